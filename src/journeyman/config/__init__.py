@@ -1,0 +1,1 @@
+"""Configuration: one frozen model per component. Imports neither torch nor ray."""
