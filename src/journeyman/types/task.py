@@ -5,7 +5,7 @@ from typing import Literal
 from journeyman.types.value import Value
 
 Split = Literal["warm", "train", "held_out"]
-"""warm: supervised warm start. train: reinforcement learning. held_out: projects never trained on."""
+"""warm: supervised warm start; train: reinforcement learning; held_out: never trained on."""
 
 
 class Budget(Value):
