@@ -64,7 +64,9 @@ class AgentConfig(Section):
 class EngineConfig(Section):
     """The inference engine."""
 
-    backend: Literal["auto", "native", "torch"] = "auto"
+    backend: Literal["auto", "native", "torch"] = Field(
+        "auto", description="auto takes the native kernels where they run, else PyTorch."
+    )
     kv_tokens: Count = Field(98304, description="Tokens the KV cache holds (23 KB each).")
     max_sequences: Count = Field(128, description="Sequences decoded together.")
 
@@ -72,9 +74,15 @@ class EngineConfig(Section):
 class OptimiserConfig(Section):
     """AdamW on FP32 master weights."""
 
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    betas: tuple[Rate, Rate] = (0.9, 0.99)
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Decoupled decay of the matrices, per unit of learning rate."
+    )
+    betas: tuple[Rate, Rate] = Field(
+        (0.9, 0.99), description="Decay of the gradient's first and second moment."
+    )
+    clip_norm: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Longer gradients are scaled down to this norm."
+    )
     pack_nodes: Count = Field(2048, description="Most distinct tokens computed in one pack.")
 
 
@@ -82,8 +90,8 @@ class WarmStartConfig(Section):
     """Supervised learning of the oracle's episodes."""
 
     epochs: Annotated[int, Field(ge=0)] = Field(1, description="0 skips the warm start.")
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    episodes_per_step: Count = 16
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate.")
+    episodes_per_step: Count = Field(16, description="Episodes in one optimiser step.")
 
     @model_validator(mode="after")
     def _idle(self) -> "WarmStartConfig":
@@ -99,11 +107,15 @@ class ReinforcementConfig(Section):
     max_s: Seconds = Field(
         3600.0, description="No step is started after this many seconds of reinforcement."
     )
-    groups_per_step: Count = 12
+    groups_per_step: Count = Field(12, description="Prompts in one step.")
     group_size: Annotated[int, Field(ge=2)] = Field(8, description="Episodes of one prompt.")
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Of sampling; the loss uses the same distribution."
+    )
+    learning_rate: Annotated[float, Field(gt=0)] = Field(2e-5, description="Peak learning rate.")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="Steps over which the learning rate rises from 0."
+    )
     clip_low: Rate = Field(0.2, description="The ratio is clipped below 1 - clip_low.")
     clip_high: Rate = Field(0.28, description="The ratio is clipped above 1 + clip_high.")
     normalise_std: bool = Field(
@@ -179,8 +191,12 @@ class StoreConfig(Section):
 class RunConfig(Section):
     """Everything one run needs."""
 
-    name: str = Field("quickstart", pattern=r"^[a-z0-9][a-z0-9_.-]*$")
-    seed: Annotated[int, Field(ge=0)] = 0
+    name: str = Field(
+        "quickstart", pattern=r"^[a-z0-9][a-z0-9_.-]*$", description="The run's folder below runs/."
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(
+        0, description="Of the choice of tasks, the order of data and all sampling."
+    )
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig = TasksConfig()
     sandbox: SandboxConfig = SandboxConfig()
