@@ -78,7 +78,7 @@ def _files(inputs: tuple[str, ...]) -> Iterator[Path]:
 
 
 def journeyman(*arguments: str) -> tuple[str, ...]:
-    return (str(VENV_PYTHON), "-m", "journeyman.cli.main", *arguments)
+    return (str(VENV_PYTHON), "-m", "journeyman.cli", *arguments)
 
 
 def environment_steps(driver: str) -> list[Step]:
@@ -126,7 +126,16 @@ def environment_steps(driver: str) -> list[Step]:
 
 def asset_steps(driver: str, tasks: str) -> list[Step]:
     """What all checkouts of this machine share: everything below $JOURNEYMAN_HOME."""
-    return []
+    model = HOME / "models" / "smollm2-135m"
+    return [
+        Step(
+            "model",
+            "The model SmolLM2-135M-Instruct",
+            "1 min",
+            (journeyman("model", "fetch", "smollm2-135m"),),
+            products=(model / "model.safetensors", model / "tokenizer.json"),
+        ),
+    ]
 
 
 def _pinned(name: str) -> str:

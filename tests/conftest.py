@@ -4,10 +4,22 @@ Fixtures here give what `make setup` provides. Where it is missing a test fails 
 skipped test would hide a broken set-up.
 """
 
+import os
+from pathlib import Path
+
+import hypothesis
 import pytest
+
+from journeyman.config import home_dir
 
 PHASES = ("unit", "integration")
 """Cheap tests first, so that a broken line of code is told of in seconds."""
+
+# A busy machine is no defect of the code under test; CI repeats the same examples every time.
+hypothesis.settings.register_profile(
+    "house", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True
+)
+hypothesis.settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +32,14 @@ def _phase(item: pytest.Item) -> int:
 
 
 def pytest_report_header() -> str:
-    from journeyman.config import home_dir
-
     return f"journeyman home: {home_dir()}"
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Path:
+    """The fetched SmolLM2-135M-Instruct, a Hugging Face checkpoint directory."""
+    path = home_dir() / "models" / "smollm2-135m"
+    missing = [n for n in ("model.safetensors", "tokenizer.json") if not (path / n).is_file()]
+    if missing:
+        pytest.fail(f"{path} has no {', '.join(missing)}; run `make setup`")
+    return path
