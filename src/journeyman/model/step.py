@@ -42,7 +42,9 @@ class StepBatch:
     top_p: Tensor
     """float32 [R], 1 keeps the whole distribution"""
     seeds: Tensor
-    """int64 [R], one fresh counter-based seed per sampled token"""
+    """int64 [R], one fresh counter-based seed per sampled token. It fixes the token: with
+    u = (splitmix64(seed) >> 40) * 2**-24, the first vocabulary index whose cumulative probability
+    exceeds u (see `journeyman.model.sampling`)"""
 
 
 @dataclass(frozen=True)
