@@ -63,6 +63,15 @@ metrics = Table(
     Column("value", Float, nullable=False),
 )
 
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("run", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
 verdicts = Table(
     "verdicts",
     metadata,

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, insert, select
 
-from journeyman.store.codec import pack, unpack
+from journeyman.store.codec import AnyValue, pack, unpack
 from journeyman.store.database import Database, default_url
-from journeyman.store.schema import episodes, metrics, runs, verdicts
+from journeyman.store.schema import episodes, evaluations, metrics, runs, verdicts
 from journeyman.types import Episode, FailureKind, JourneymanError, UserError, Value, Verdict
 
 
@@ -127,6 +127,25 @@ class Store:
         query = select(metrics.c.name).where(metrics.c.run == run).distinct()
         with self.database.read() as connection:
             return list(connection.scalars(query.order_by(metrics.c.name)))
+
+    # --- evaluations ----------------------------------------------------------------------
+
+    def save_evaluation(self, run: str, name: str, step: int, evaluation: Value) -> None:
+        """Keep one evaluation of the run under a name (base, warm, rl, …) and the number of
+        optimiser steps before it. Saving it again replaces it."""
+        key = {"run": run, "name": name, "step": step}
+        body = pack(evaluation)
+        with self.database.write() as connection:
+            connection.execute(delete(evaluations).filter_by(**key))
+            connection.execute(insert(evaluations).values(**key, body=body))
+
+    def evaluations(self, run: str, kind: type[AnyValue]) -> list[tuple[str, int, AnyValue]]:
+        """(name, step, evaluation) of the run, by step and name; all are values of `kind`."""
+        columns = (evaluations.c.name, evaluations.c.step, evaluations.c.body)
+        query = select(*columns).where(evaluations.c.run == run)
+        with self.database.read() as connection:
+            rows = connection.execute(query.order_by(evaluations.c.step, evaluations.c.name))
+            return [(name, step, unpack(kind, body)) for name, step, body in rows]
 
     # --- verdicts -------------------------------------------------------------------------
 
