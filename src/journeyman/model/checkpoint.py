@@ -15,7 +15,7 @@ from torch import Tensor
 
 from journeyman.model.config import ModelConfig
 from journeyman.model.llama import Llama
-from journeyman.types import UserError
+from journeyman.types import EngineError, UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -143,6 +143,17 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def require_finite(state: Mapping[str, Tensor]) -> None:
+    """Raises EngineError naming the first tensor, in name order, with a NaN or an infinity."""
+    for name in sorted(state):
+        # An infinity or a NaN anywhere survives into the sum; bf16 sums are kept in float32.
+        if not bool(state[name].sum(dtype=torch.float32).isfinite()):
+            raise EngineError(
+                f"{name} holds values that are not finite",
+                "go back to the last good checkpoint",
+            )
 
 
 def digest(state: Mapping[str, Tensor]) -> str:

@@ -4,7 +4,7 @@ Axes: T new tokens, S sequences, C cached tokens, Hq query heads, Hkv KV heads, 
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,11 @@ from journeyman.types import EngineError
 
 
 class TorchBackend:
-    """Plain torch operations, on the CPU, in the type of the loaded tensors (bf16)."""
+    """Plain torch operations on the CPU, in the type of the loaded tensors.
+
+    That is bf16 when serving. With float32 tensors it is a sharper reference: bf16 products of
+    torch depend on the number of rows, and so does a step's result in the last bits.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -57,7 +61,7 @@ class TorchBackend:
         attention = PagedAttention(self._cache, batch)
         hidden = self._model(batch.token_ids.long(), batch.positions, attention)
         rows = hidden[batch.sample_rows.long()]
-        with _bf16_products():
+        with _bf16_products() if rows.dtype == torch.bfloat16 else nullcontext():
             logits = rows.float() @ self._head.T
         return sample(logits, batch.temperature, batch.top_p, batch.seeds)
 

@@ -71,7 +71,6 @@ def whole(model, tokens):
 
 
 def test_ragged_steps_equal_whole_forwards(model, backend):
-    # The head multiplies as bf16; weights that are bf16 keep the comparison sharp elsewhere.
     a = torch.randint(0, 97, (45,)).tolist()
     b = torch.randint(0, 97, (20,)).tolist()
     c = torch.randint(0, 97, (7,)).tolist()
@@ -81,7 +80,7 @@ def test_ragged_steps_equal_whole_forwards(model, backend):
     for row, tokens in enumerate((a, b, c)):
         best, logprob = whole(model, tokens)
         assert mixed.token_ids[row] == best[-1]
-        torch.testing.assert_close(mixed.logprobs[row], logprob[-1], atol=0.02, rtol=0.02)
+        torch.testing.assert_close(mixed.logprobs[row], logprob[-1], atol=1e-4, rtol=1e-4)
 
 
 def test_decode_after_decode_reuses_the_cache(model, backend):
