@@ -1,0 +1,139 @@
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent.h"
+
+extern char **environ;
+
+static void complain(const char *what, const char *name, int error) {
+    dprintf(STDERR_FILENO, "cannot %s '%s': %s\n", what, name, strerror(error));
+}
+
+static void limit(int resource, rlim_t value) {
+    struct rlimit both = {value, value};
+    setrlimit(resource, &both);
+}
+
+/* The command itself: never returns. */
+static void become(const struct command *command, const int stdio[3]) {
+    sigset_t none;
+    setsid();
+    for (int fd = 0; fd < 3; fd++)
+        if (dup2(stdio[fd], fd) < 0) _exit(126);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL);
+    limit(RLIMIT_CORE, 0);
+    if (command->max_open_files) limit(RLIMIT_NOFILE, command->max_open_files);
+    if (command->max_processes) limit(RLIMIT_NPROC, command->max_processes);
+    if (command->digest_root) _exit(digest_main(command->digest_root));
+    if (chdir(command->cwd)) {
+        complain("change to directory", command->cwd, errno);
+        _exit(126);
+    }
+    environ = command->envp; /* execvp searches this PATH */
+    execvp(command->argv[0], command->argv);
+    int error = errno;
+    complain("run", command->argv[0], error);
+    _exit(error == ENOENT ? 127 : 126);
+}
+
+static void report(int status_fd, int status) {
+    struct outcome outcome = {EXIT_CODE, WEXITSTATUS(status)};
+    if (WIFSIGNALED(status)) outcome = (struct outcome){EXIT_SIGNAL, WTERMSIG(status)};
+    if (write(status_fd, &outcome, sizeof outcome) != sizeof outcome) _exit(1);
+}
+
+/* Adopts and reaps every orphan of the command, and ends with the last of them. */
+static void supervise(const struct command *command, int stdio[3], int status_fd) {
+    prctl(PR_SET_NAME, "supervisor");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    signal(SIGCHLD, SIG_DFL);
+    pid_t main = fork();
+    if (main == 0) become(command, stdio);
+    if (main < 0) {
+        struct outcome outcome = {EXIT_NOT_STARTED, errno};
+        _exit(write(status_fd, &outcome, sizeof outcome) != sizeof outcome);
+    }
+    for (int fd = 0; fd < 3; fd++) close(stdio[fd]);
+    for (;;) {
+        int status;
+        pid_t pid = waitpid(-1, &status, 0);
+        if (pid < 0 && errno == EINTR) continue;
+        if (pid < 0) _exit(0);
+        if (pid == main) {
+            report(status_fd, status);
+            close(status_fd);
+        }
+    }
+}
+
+static void close_all(int pipes[4][2]) {
+    for (int i = 0; i < 4; i++)
+        for (int end = 0; end < 2; end++)
+            if (pipes[i][end] >= 0) close(pipes[i][end]);
+}
+
+static int open_pipes(int pipes[4][2], int with_stdin) {
+    if (with_stdin) {
+        if (pipe2(pipes[0], O_CLOEXEC)) return -1;
+    } else {
+        pipes[0][0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (pipes[0][0] < 0) return -1;
+    }
+    for (int i = 1; i < 4; i++)
+        if (pipe2(pipes[i], O_CLOEXEC)) return -1;
+    return 0;
+}
+
+static void keep_only(int lowest_kept[4]) {
+    long most = sysconf(_SC_OPEN_MAX);
+    if (most < 0 || most > 4096) most = 4096;
+    for (int fd = 0; fd < most; fd++) {
+        int kept = 0;
+        for (int i = 0; i < 4; i++) kept |= fd == lowest_kept[i];
+        if (!kept) close(fd);
+    }
+}
+
+pid_t spawn(const struct command *command, int with_stdin, struct ends *ends) {
+    int pipes[4][2] = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+    if (open_pipes(pipes, with_stdin)) {
+        int error = errno;
+        close_all(pipes);
+        errno = error;
+        return -1;
+    }
+    int theirs[4] = {pipes[0][0], pipes[1][1], pipes[2][1], pipes[3][1]};
+    pid_t pid = fork();
+    if (pid == 0) {
+        keep_only(theirs);
+        supervise(command, theirs, theirs[3]);
+    }
+    int error = errno;
+    for (int i = 0; i < 4; i++) close(theirs[i]);
+    *ends = (struct ends){pipes[0][1], pipes[1][0], pipes[2][0], pipes[3][0]};
+    if (pid < 0) {
+        if (ends->in >= 0) close(ends->in);
+        close(ends->out);
+        close(ends->err);
+        close(ends->status);
+        errno = error;
+        return -1;
+    }
+    int ours[4] = {ends->in, ends->out, ends->err, ends->status};
+    for (int i = 0; i < 4; i++)
+        if (ours[i] >= 0) fcntl(ours[i], F_SETFL, O_NONBLOCK);
+    return pid;
+}

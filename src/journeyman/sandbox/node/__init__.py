@@ -1,0 +1,1 @@
+"""Everything privileged: drivers that run sandboxes, root file systems, limits, set-up."""
