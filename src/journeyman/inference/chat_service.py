@@ -1,10 +1,18 @@
 """Completing conversations: messages in, messages and exact tokens out."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from journeyman.inference.conversation import Conversation, TurnFormat
 from journeyman.inference.generation import Generator
-from journeyman.types import Completion, CompletionRequest, PolicyVersion, TokenStream, UserError
+from journeyman.types import (
+    Completion,
+    CompletionRequest,
+    Message,
+    PolicyVersion,
+    TokenStream,
+    UserError,
+)
 
 
 class ChatService:
@@ -29,6 +37,29 @@ class ChatService:
     def version(self) -> PolicyVersion:
         """The weights that the next token comes from."""
         return self.engine.version
+
+    @property
+    def problem(self) -> str | None:
+        """Why the engine serves nothing at present; None when it serves."""
+        return self.engine.problem
+
+    def stats(self) -> dict[str, float]:
+        """The engine's counters and the conversations'."""
+        return {
+            **self.engine.stats(),
+            "completions": self.num_completions,
+            "edited_histories": self.num_edited,
+            "conversations": len(self._conversations),
+        }
+
+    def messages(self, conversation: str) -> tuple[Message, ...]:
+        """What that conversation holds, its last reply included; empty when it is not known."""
+        known = self._conversations.get(conversation)
+        return known.messages if known else ()
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself."""
+        return [self._format.decode([token]) for token in token_ids]
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """See `types.Sampler`. Raises UserError when the conversation is being completed

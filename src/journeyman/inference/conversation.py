@@ -24,6 +24,8 @@ class TurnFormat(Protocol):
 
     def decode_reply(self, ids: Sequence[int]) -> str: ...
 
+    def decode(self, ids: Sequence[int]) -> str: ...
+
     def encode(self, text: str) -> list[int]: ...
 
 
@@ -101,6 +103,11 @@ class Conversation:
         self._tools = request.tools
         self._is_open = generation.stop != "stop"
         return reply
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What has been seen and said."""
+        return self._messages
 
     def streams(self) -> tuple[TokenStream, ...]:
         """All streams so far, the current one last."""

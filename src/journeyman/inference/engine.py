@@ -85,6 +85,13 @@ class Engine:
         """The weights that the next token comes from."""
         return self._version
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is sampled at present: wrong weights, a failed step, closed. Else None."""
+        if self._closed:
+            return "the engine is closed"
+        return None if self._refusal is None else str(self._refusal)
+
     async def generate(
         self,
         prompt_ids: Sequence[int],

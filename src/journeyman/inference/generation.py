@@ -30,6 +30,15 @@ class Generator(Protocol):
         """The weights that the next token comes from."""
         ...
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is sampled at present; None when all is well."""
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Counters and present load."""
+        ...
+
     async def generate(
         self,
         prompt_ids: Sequence[int],

@@ -30,6 +30,15 @@ class ScriptedEngine:
         """Number 0."""
         return SCRIPTED
 
+    @property
+    def problem(self) -> str | None:
+        """None: a script has no weights that could be wrong."""
+        return None
+
+    def stats(self) -> dict[str, float]:
+        """How many replies were said."""
+        return {"replies": self._said}
+
     async def generate(
         self,
         prompt_ids: Sequence[int],

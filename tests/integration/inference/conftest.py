@@ -1,12 +1,9 @@
-"""The real model. `make setup` fetches it; without it these tests fail, they do not skip."""
-
-from pathlib import Path
+"""Engines on the real model."""
 
 import pytest
 
 from journeyman.chat import ChatFormat
 from journeyman.inference import Engine
-from journeyman.model.catalogue import model_dir
 
 
 @pytest.fixture
@@ -15,19 +12,11 @@ def anyio_backend():
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Path:
-    directory = model_dir("smollm2-135m")
-    if not (directory / "model.safetensors").exists():
-        pytest.fail(f"{directory} is missing: run `make setup`")
-    return directory
+def chat_format(model_dir):
+    return ChatFormat.load(model_dir)
 
 
 @pytest.fixture(scope="session")
-def chat_format(smollm2):
-    return ChatFormat.load(smollm2)
-
-
-@pytest.fixture(scope="session")
-def torch_engine(smollm2):
-    with Engine(smollm2, backend="torch", kv_tokens=16384) as engine:
+def torch_engine(model_dir):
+    with Engine(model_dir, backend="torch", kv_tokens=16384) as engine:
         yield engine

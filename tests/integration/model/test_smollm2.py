@@ -11,14 +11,14 @@ TEXT = "def mean(values):\n    return sum(values) / len(values)  # 12.5 on avera
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2):
-    return AutoTokenizer.from_pretrained(smollm2)
+def tokenizer(model_dir):
+    return AutoTokenizer.from_pretrained(model_dir)
 
 
-def test_logits_equal_transformers_in_float32(smollm2, tokenizer):
+def test_logits_equal_transformers_in_float32(model_dir, tokenizer):
     ids = tokenizer(TEXT, return_tensors="pt").input_ids[0]
-    ours = load(smollm2, torch.float32)
-    theirs = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    ours = load(model_dir, torch.float32)
+    theirs = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     with torch.no_grad():
         hidden = ours(ids, torch.arange(len(ids)), causal_attend([0, len(ids)]))
         mine = hidden @ ours.lm_head_weight.T
@@ -26,9 +26,9 @@ def test_logits_equal_transformers_in_float32(smollm2, tokenizer):
     torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_weights_are_bf16_and_named_as_transformers_names_them(smollm2):
-    state = load_state(smollm2)
-    theirs = AutoModelForCausalLM.from_pretrained(smollm2)
+def test_weights_are_bf16_and_named_as_transformers_names_them(model_dir):
+    state = load_state(model_dir)
+    theirs = AutoModelForCausalLM.from_pretrained(model_dir)
     assert {t.dtype for t in state.values()} == {torch.bfloat16}
     assert set(theirs.state_dict()) - set(state) == {"lm_head.weight"}
     assert digest(state) == digest({name: theirs.state_dict()[name] for name in state})
