@@ -78,7 +78,8 @@ def _source(name: str) -> Path:
 
 def _first_line(source: Path) -> str:
     docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    return docstring.splitlines()[0] if docstring else ""
+    line = (docstring.splitlines() or [""])[0].removeprefix(f"`journeyman {source.stem}`: ")
+    return line[:1].upper() + line[1:]
 
 
 app = typer.Typer(
