@@ -21,8 +21,8 @@ def trie_attend(segments: Sequence[Segment]) -> Attend:
 
     def attend(_layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = []
-        for segment in segments:
-            rows = [*segment.context, segments.index(segment)]
+        for index, segment in enumerate(segments):
+            rows = [*segment.context, index]
             spans = [slice(segments[row].start, segments[row].end) for row in rows]
             keys = torch.cat([key[span] for span in spans]).transpose(0, 1)
             values = torch.cat([value[span] for span in spans]).transpose(0, 1)
