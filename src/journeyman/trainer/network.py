@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from journeyman.model import Attend, Llama, ModelConfig
-from journeyman.trainer.operations import GatedLinear, Linear, Norm, Rotate
+from journeyman.trainer.operations import gate, linear, norm, rotate
 from journeyman.trainer.parameters import Parameters, Weight
 
 
@@ -24,7 +24,9 @@ class Embedding(nn.Module):
         rows = self.weight.value[token_ids].requires_grad_(torch.is_grad_enabled())
         if rows.requires_grad:
             gradient = self.weight.gradient
-            rows.register_hook(lambda got: _add_rows(gradient, token_ids, got))
+            rows.register_hook(  # type: ignore[no-untyped-call]
+                lambda got: _add_rows(gradient, token_ids, got)
+            )
         return rows
 
 
@@ -40,12 +42,13 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
-        normed: Tensor = Norm.apply(hidden, self.weight, self.eps)
-        return normed
+        return norm(hidden, self.weight, self.eps)
 
 
 class Attention(nn.Module):
-    def __init__(self, parameters: Parameters, prefix: str, config: ModelConfig, layer: int) -> None:
+    def __init__(
+        self, parameters: Parameters, prefix: str, config: ModelConfig, layer: int
+    ) -> None:
         super().__init__()
         self.layer = layer
         self.config = config
@@ -57,11 +60,10 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor, attend: Attend) -> Tensor:
         """[T, D] -> [T, D]"""
         queries, keys = self.config.num_heads, self.config.num_kv_heads
-        heads = Linear.apply(hidden, self.inputs).view(len(hidden), -1, self.config.head_dim)
-        heads = Rotate.apply(heads, cosine, sine, queries + keys)
+        heads = linear(hidden, self.inputs).view(len(hidden), -1, self.config.head_dim)
+        heads = rotate(heads, cosine, sine, queries + keys)
         mixed = attend(self.layer, *heads.split([queries, keys, keys], dim=1))
-        projected: Tensor = Linear.apply(mixed.reshape(len(hidden), -1), self.output)
-        return projected
+        return linear(mixed.reshape(len(hidden), -1), self.output)
 
 
 class GatedMLP(nn.Module):
@@ -74,9 +76,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[T, D] -> [T, D]"""
-        gated = GatedLinear.apply(Linear.apply(hidden, self.inputs))
-        projected: Tensor = Linear.apply(gated, self.output)
-        return projected
+        return linear(gate(linear(hidden, self.inputs)), self.output)
 
 
 def training_network(config: ModelConfig, parameters: Parameters) -> Llama:
@@ -84,15 +84,15 @@ def training_network(config: ModelConfig, parameters: Parameters) -> Llama:
     with torch.device("meta"):
         network = Llama(config)
     decoder = network.model
-    decoder.embed_tokens = Embedding(parameters.weight("model.embed_tokens.weight"))
+    decoder.add_module("embed_tokens", Embedding(parameters.weight("model.embed_tokens.weight")))
     for index, layer in enumerate(decoder.layers):
         prefix = f"model.layers.{index}"
         for name in ("input_layernorm", "post_attention_layernorm"):
             weight = parameters.weight(f"{prefix}.{name}.weight")
-            setattr(layer, name, RMSNorm(weight, config.norm_eps))
-        layer.self_attn = Attention(parameters, f"{prefix}.self_attn", config, index)
-        layer.mlp = GatedMLP(parameters, f"{prefix}.mlp")
-    decoder.norm = RMSNorm(parameters.weight("model.norm.weight"), config.norm_eps)
+            layer.add_module(name, RMSNorm(weight, config.norm_eps))
+        layer.add_module("self_attn", Attention(parameters, f"{prefix}.self_attn", config, index))
+        layer.add_module("mlp", GatedMLP(parameters, f"{prefix}.mlp"))
+    decoder.add_module("norm", RMSNorm(parameters.weight("model.norm.weight"), config.norm_eps))
     return network
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from journeyman.trainer.parameters import Weight
 
 
-class Linear(Function):
+class _Linear(Function):
     """inputs [T, in] @ weight.T -> [T, out]"""
 
     @staticmethod
@@ -35,7 +35,7 @@ class Linear(Function):
         return upstream @ ctx.weight.value, None
 
 
-class Norm(Function):
+class _Norm(Function):
     """Root-mean-square norm, statistics in FP32 (at least)."""
 
     @staticmethod
@@ -58,13 +58,11 @@ class Norm(Function):
         return (inner * scale).to(hidden.dtype), None, None
 
 
-class Rotate(Function):
+class _Rotate(Function):
     """Rotary positions on the first `num_rotated` heads of [T, Hq + 2 Hkv, Dh]; values pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, heads: Tensor, cosine: Tensor, sine: Tensor, num_rotated: int
-    ) -> Tensor:
+    def forward(ctx: Any, heads: Tensor, cosine: Tensor, sine: Tensor, num_rotated: int) -> Tensor:
         ctx.save_for_backward(cosine, sine)
         ctx.num_rotated = num_rotated
         return _rotated(heads, cosine, sine, num_rotated)
@@ -88,22 +86,47 @@ def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor, num_rotated: int) -> T
     return result
 
 
-class GatedLinear(Function):
+class _Gate(Function):
     """silu(gate) * up of stacked [T, 2 F] -> [T, F]"""
 
     @staticmethod
     def forward(ctx: Any, stacked: Tensor) -> Tensor:
         ctx.save_for_backward(stacked)
-        gate, up = stacked.chunk(2, dim=-1)
-        return functional.silu(gate) * up
+        opening, up = stacked.chunk(2, dim=-1)
+        return functional.silu(opening) * up
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> Tensor:
         (stacked,) = ctx.saved_tensors
-        gate, up = stacked.chunk(2, dim=-1)
+        opening, up = stacked.chunk(2, dim=-1)
         gradient = torch.empty_like(stacked)
-        to_gate, to_up = gradient.chunk(2, dim=-1)
-        torch.mul(upstream, functional.silu(gate), out=to_up)
-        to_gate.copy_(torch.ops.aten.silu_backward(upstream * up, gate))
+        to_opening, to_up = gradient.chunk(2, dim=-1)
+        torch.mul(upstream, functional.silu(opening), out=to_up)
+        to_opening.copy_(torch.ops.aten.silu_backward(upstream * up, opening))
         return gradient
+
+
+def linear(inputs: Tensor, weight: Weight) -> Tensor:
+    """[T, in] -> [T, out]"""
+    return _apply(_Linear, inputs, weight)
+
+
+def norm(hidden: Tensor, weight: Weight, eps: float) -> Tensor:
+    """[T, D] -> [T, D]"""
+    return _apply(_Norm, hidden, weight, eps)
+
+
+def rotate(heads: Tensor, cosine: Tensor, sine: Tensor, num_rotated: int) -> Tensor:
+    """[T, Hq + 2 Hkv, Dh] -> the same, the first `num_rotated` heads rotated"""
+    return _apply(_Rotate, heads, cosine, sine, num_rotated)
+
+
+def gate(stacked: Tensor) -> Tensor:
+    """[T, 2 F] -> [T, F]"""
+    return _apply(_Gate, stacked)
+
+
+def _apply(function: type[Function], *arguments: object) -> Tensor:
+    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result

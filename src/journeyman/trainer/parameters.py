@@ -14,7 +14,6 @@ from torch import Tensor
 from journeyman.model import Llama, ModelConfig
 
 
-
 @dataclass(frozen=True)
 class Weight:
     """One parameter (or several side by side) as forward and backward passes see it.

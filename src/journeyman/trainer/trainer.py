@@ -1,5 +1,6 @@
 """The trainer: batches in, policy versions out."""
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
@@ -100,20 +101,12 @@ class Trainer:
         are as before.
         """
         started = time.perf_counter()
-        packs = pack_samples(batch.samples, self.max_nodes)
-        if not packs:
-            raise UserError(
-                f"batch {batch.step} holds no sampled token", "drop such a batch: nothing to learn"
-            )
-        tally = Tally(num_tokens=sum(len(pack.token_rows) for pack in packs))
-        self.parameters.gradient.zero_()
-        for pack in packs:
-            self._accumulate(batch, pack, loss, tally)
+        packs, tally = self.backward(batch, loss)
         peak = self.optimiser.settings.learning_rate if learning_rate is None else learning_rate
         rate = self.optimiser.learning_rate(peak)
         with tally.timed("optimiser"):
             norm = self.optimiser.gradient_norm()
-            if not torch.isfinite(torch.tensor(norm)):
+            if not math.isfinite(norm):
                 self._refuse(batch, diagnosis.first_bad_gradient(self.parameters))
             self.optimiser.step(norm, peak)
             self.parameters.refresh()
@@ -128,6 +121,19 @@ class Trainer:
             total_s=time.perf_counter() - started,
         )
 
+    def backward(self, batch: Batch, loss: LossKind) -> tuple[list[Pack], Tally]:
+        """The batch's gradient, in `parameters.gradient`, without a step. Raises as `step`."""
+        packs = pack_samples(batch.samples, self.max_nodes)
+        if not packs:
+            raise UserError(
+                f"batch {batch.step} holds no sampled token", "drop such a batch: nothing to learn"
+            )
+        tally = Tally(num_tokens=sum(len(pack.token_rows) for pack in packs))
+        self.parameters.gradient.zero_()
+        for pack in packs:
+            self._accumulate(batch, pack, loss, tally)
+        return packs, tally
+
     def _accumulate(self, batch: Batch, pack: Pack, loss: LossKind, tally: Tally) -> None:
         """Add one pack's gradient and figures."""
         wide = self.parameters.master.dtype
@@ -141,7 +147,7 @@ class Trainer:
         self._check_finite(batch, pack, result)
         with tally.timed("backward"):
             upstream = torch.zeros_like(hidden).index_add_(0, rows, result.gradient)
-            hidden.backward(upstream)
+            hidden.backward(upstream)  # type: ignore[no-untyped-call]
         logprobs = result.logprobs[torch.from_numpy(pack.token_rows)]
         entropies = result.entropies[torch.from_numpy(pack.token_rows)]
         tally.add(logprobs, entropies, behaviour, token_loss, self.num_versions)

@@ -10,6 +10,7 @@ Axes: N nodes in depth-first order, R rows (distinct predictions), K sampled tok
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def pack_samples(samples: Sequence[Sample], max_nodes: int) -> list[Pack]:
     used = [index for index, stream in enumerate(streams) if len(stream)]
     order = sorted(used, key=lambda index: streams[index].tolist())
     ordered = [streams[index] for index in order]
-    shared = [0] + [_common_prefix(a, b) for a, b in zip(ordered, ordered[1:], strict=False)]
+    shared = [0] + [_common_prefix(a, b) for a, b in pairwise(ordered)]
     bounds = _cuts([len(stream) for stream in ordered], shared, max_nodes)
     return [
         _build(samples, order[start:end], ordered[start:end], shared[start:end])
@@ -181,7 +182,7 @@ def _segments(paths: list[Ints], shared: list[int], num_nodes: int) -> tuple[Seg
             starts.add(int(path[common - 1]) + 1)
     edges = [*sorted(starts), num_nodes]
     segments: list[Segment] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         parent = int(parents[start])
         if parent < 0:
             segments.append(Segment(start, end))
