@@ -62,7 +62,7 @@ class Attention(nn.Module):
         queries, keys = self.config.num_heads, self.config.num_kv_heads
         heads = linear(hidden, self.inputs).view(len(hidden), -1, self.config.head_dim)
         heads = rotate(heads, cosine, sine, queries + keys)
-        mixed = attend(self.layer, *heads.split([queries, keys, keys], dim=1))
+        mixed = attend(self.layer, *torch.split(heads, [queries, keys, keys], dim=1))
         return linear(mixed.reshape(len(hidden), -1), self.output)
 
 
