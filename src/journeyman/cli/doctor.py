@@ -117,7 +117,7 @@ def probes() -> list[Probe]:
         (
             "postgresql",
             "one store for many machines",
-            "pip install 'psycopg[binary]', then give the store's URL",
+            "pip install 'journeyman[postgresql]', then give the store's URL",
             _postgresql,
         ),
         ("compiler", "builds native kernels and the guest agent", f"{apt} gcc g++", _compiler),

@@ -83,7 +83,7 @@ def _engine(url: URL) -> Engine:
         except ModuleNotFoundError as error:
             raise UserError(
                 f"the driver of {url.drivername} is not installed",
-                "run: pip install 'psycopg[binary]'",
+                "run: pip install 'journeyman[postgresql]'",
             ) from error
     if not url.database or url.database == ":memory:":
         raise UserError(

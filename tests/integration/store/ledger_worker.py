@@ -2,7 +2,7 @@
 
 Its weights are a chain of hashes over the batches' bytes, so two runs end in the same weights
 exactly when they applied the same batches in the same order, each once.
-Usage: ledger_worker.py DIRECTORY   (prints "ready", then works until done)
+Usage: ledger_worker.py DIRECTORY [STORE_URL]   (prints "ready", then works until done)
 """
 
 import hashlib
@@ -29,9 +29,9 @@ GROUPS_IN_BATCH = 2
 CHECKPOINT_EVERY = 3
 
 
-def run(directory: Path) -> str:
+def run(directory: Path, url: str | None = None) -> str:
     """Start or resume; returns the final weights."""
-    ledger = Ledger(Store(f"sqlite:///{directory}/store.db"), "r")
+    ledger = Ledger(Store(url or f"sqlite:///{directory}/store.db"), "r")
     step, weights = read_checkpoint(directory)
     recovery = ledger.recover(step or None)
     for number in recovery.unrecorded:
@@ -119,4 +119,4 @@ def write_checkpoint(directory: Path, step: int, weights: str) -> None:
 
 if __name__ == "__main__":
     print("ready", flush=True)
-    print(run(Path(sys.argv[1])))
+    print(run(Path(sys.argv[1]), *sys.argv[2:]))

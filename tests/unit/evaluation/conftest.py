@@ -1,7 +1,7 @@
 """A made-up run in a real store, with a tokenizer of one token per byte."""
 
 from collections.abc import Callable
-from pathlib import Path
+
 
 import numpy as np
 import pytest
@@ -136,9 +136,9 @@ def fill(store: Store, run: str = "demo") -> None:
     )
 
 
-@pytest.fixture
-def demo_store(tmp_path: Path) -> Store:
-    opened = Store(f"sqlite:///{tmp_path}/store.db")
+@pytest.fixture(scope="module")
+def demo_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    opened = Store(f"sqlite:///{tmp_path_factory.mktemp('demo')}/store.db")
     fill(opened)
     return opened
 
