@@ -14,6 +14,8 @@ from journeyman.types import Episode, InfraError, JourneymanError, UserError
 from journeyman.types import failure as failures
 
 _POLL_S = 30.0
+_PATIENCE_S = 300.0
+"""Opening a session forks a sandbox, which a busy machine may take long for."""
 
 
 class AgentServerError(InfraError):
@@ -40,7 +42,7 @@ class AgentClient:
             base_url=url,
             transport=transport,
             headers=headers,
-            timeout=httpx.Timeout(_POLL_S + 30.0, connect=10.0),
+            timeout=httpx.Timeout(_PATIENCE_S, connect=10.0),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
         )
@@ -62,7 +64,6 @@ class AgentClient:
 
     async def open(self, request: SessionRequest) -> SessionInfo:
         """Open a session with its sandbox."""
-        # Opening forks a sandbox, which a busy machine may take long for.
         response = await self._ask("POST", "/v1/sessions", content=request.model_dump_json())
         return SessionInfo.model_validate_json(response.content)
 

@@ -26,19 +26,19 @@ Emit = Callable[[str, dict[str, Any]], None]
 
 
 async def run_turns(
-    talk: Conversation, sampler: Sampler, toolbox: Toolbox, turns: int, emit: Emit
+    talk: Conversation, sampler: Sampler, toolbox: Toolbox, budget: Budget, emit: Emit
 ) -> StopReason:
     """Consumes replies, produces turns. Waits for the model or for a tool, never for a person.
 
     The history is valid at every await: a call that was cut short has the result "interrupted".
     Raises what sampler and sandbox raise.
     """
-    for _ in range(turns):
+    for _ in range(budget.turns):
         room = talk.room()
         if room < MIN_REPLY_TOKENS:
             return StopReason.TOKENS
         began = time.monotonic()
-        completion = await sampler.complete(talk.request(room))
+        completion = await sampler.complete(talk.request(min(room, budget.reply_tokens)))
         talk.add_reply(completion, time.monotonic() - began)
         emit("reply", {"content": completion.message.content, "stop": completion.stop})
         if completion.stop == "cancelled":
@@ -92,7 +92,7 @@ async def run_to_stop(
     """`run_turns` within its deadline, with every ending put into a word. Never raises."""
     try:
         async with asyncio.timeout(budget.deadline_s) as deadline:
-            return await run_turns(talk, sampler, toolbox, budget.turns, emit), None
+            return await run_turns(talk, sampler, toolbox, budget, emit), None
     except asyncio.CancelledError:
         return StopReason.CANCELLED, None
     except InfraError as error:

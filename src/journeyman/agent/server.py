@@ -13,11 +13,15 @@ from pydantic import ValidationError
 from journeyman.agent.bearer import BearerGate
 from journeyman.agent.counting import EstimatedCounter, ExactCounter
 from journeyman.agent.events import EventLog, MemoryEventLog
+from journeyman.agent.patch import session_patch
+from journeyman.agent.serving import serving
 from journeyman.agent.session import OnEpisode, Services, Session
 from journeyman.agent.table import MAX_UPLOAD_BYTES, SessionTable, UnknownSession
 from journeyman.agent.wire import ErrorBody, SessionInfo, SessionRequest, UserMessage
 from journeyman.chat import ChatFormat
 from journeyman.types import Environment, InfraError, JourneymanError, Sampler, Sandboxes, UserError
+
+__all__ = ["app", "serving"]
 
 MAX_WAIT_S = 600.0
 
@@ -132,6 +136,11 @@ def _work_routes(application: FastAPI, table: SessionTable) -> None:
     @application.put("/v1/sessions/{session_id}/workspace", status_code=204)
     async def upload(request: Request, session: Annotated[Session, Depends(find)]) -> None:
         await table.upload(session, await _bounded_body(request))
+
+    @application.get("/v1/sessions/{session_id}/patch")
+    async def patch(session: Annotated[Session, Depends(find)]) -> Response:
+        text = await session_patch(table.sandboxes, session)
+        return Response(text, media_type="text/x-diff; charset=utf-8")
 
 
 async def _bounded_body(request: Request) -> bytes:

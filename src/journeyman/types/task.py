@@ -13,6 +13,8 @@ class Budget(Value):
 
     tokens: int = 768
     """Length of the whole token stream, prompt and tool results included."""
+    reply_tokens: int = 160
+    """Length of one reply."""
     turns: int = 8
     deadline_s: float = 120.0
 

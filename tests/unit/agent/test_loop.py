@@ -142,12 +142,19 @@ def test_a_reply_that_fills_the_budget_ends_the_loop_and_is_not_acted_on(
     play: Any, scripted: Any, call: Any, workspace: Workspace
 ) -> None:
     long = call("bash", command="touch done") + " and so on" * 400
-    stop, _, talk, _ = play(scripted(long), Budget(tokens=300))
+    stop, _, talk, _ = play(scripted(long), Budget(tokens=300, reply_tokens=300))
     assert stop is StopReason.TOKENS
     assert talk.turns[0].truncated
     assert talk.turns[0].results[0].content == "error: cut off"
     assert not (Path(workspace.workdir) / "done").exists()
     assert len(talk.recorder.streams()[0].token_ids) == 300
+
+
+def test_a_reply_over_its_own_limit_ends_the_loop(play: Any, scripted: Any) -> None:
+    model = scripted("word " * 50)
+    stop, _, talk, _ = play(model, Budget(reply_tokens=20))
+    assert (stop, model.requests[0].max_tokens) == (StopReason.TOKENS, 20)
+    assert sum(talk.recorder.streams()[0].loss_mask) == 20
 
 
 def test_results_that_leave_no_room_end_the_loop_before_the_model_is_asked(
@@ -223,7 +230,7 @@ def test_reads_of_one_reply_run_together_and_answer_in_order(
     for n in range(8):
         (root / f"f{n}").write_text(f"text {n}\n")
     reply = "".join(call("read", file_path=f"f{n}") for n in range(8))
-    _, _, talk, _ = play(scripted(reply, call("submit")), Budget(tokens=2000))
+    _, _, talk, _ = play(scripted(reply, call("submit")), Budget(tokens=2000, reply_tokens=900))
     said = [r.content for r in talk.turns[0].results]
     assert said == [f"1-1 of 1\ntext {n}" for n in range(8)]
 
@@ -240,7 +247,7 @@ def test_two_edits_of_one_file_in_one_reply_both_land_in_order(
         + call("submit")
         + call("edit", file_path="f", old_string="c", new_string="d")
     )
-    stop, _, talk, _ = play(scripted(reply))
+    stop, _, talk, _ = play(scripted(reply), Budget(reply_tokens=500))
     assert stop is StopReason.SUBMITTED
     assert file.read_text() == "c\n"
     assert [r.content for r in talk.turns[0].results] == [

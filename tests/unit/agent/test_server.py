@@ -2,20 +2,18 @@
 
 import asyncio
 import io
-import socket
 import tarfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from journeyman.agent import AgentClient, AgentServerError, SessionRequest
-from journeyman.agent.server import app
+from journeyman.agent.server import app, serving
 from journeyman.chat import ChatFormat
 from journeyman.types import (
     Budget,
@@ -28,20 +26,8 @@ from journeyman.types import (
 )
 
 
-@asynccontextmanager
-async def served(*arguments: Any, **options: Any) -> AsyncIterator[str]:
-    """The application behind uvicorn on a free port of this machine."""
-    application = app(*arguments, **options)
-    config = uvicorn.Config(application, log_level="critical", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
-    running = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await running
-        listener.close()
+def served(*arguments: Any, **options: Any) -> AbstractAsyncContextManager[str]:
+    return serving(app(*arguments, **options))
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:

@@ -106,6 +106,9 @@ class Toolbox:
                 raise
             outcome.text = f"error: no result within {limit_s:g} s"
             outcome.status = CallStatus.TIMED_OUT
+        except OSError as error:  # of the guest's file system
+            outcome.text = f"error: {error.strerror or error}"
+            outcome.status = CallStatus.REFUSED
 
     async def _call(self, outcome: CallOutcome) -> str:
         call = outcome.call
