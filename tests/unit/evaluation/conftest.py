@@ -92,11 +92,18 @@ def fill(store: Store, run: str = "demo") -> None:
     store.create_run(run, {"seed": 1, "reinforcement": {"steps": 12, "note": HOSTILE}})
     clock = 0.0
     ease = dice.beta(0.4, 1.2, size=64)
-    for name, step, lift in (("base", 0, 0.05), ("warm", 25, 0.6), ("rl", 37, 1.1)):
+    evaluated = (
+        ("base", 0, 0.05, 4),
+        ("plateau", 0, 0.7, 4),
+        ("rl", 12, 1.1, 4),
+        ("rl_greedy", 12, 1.2, 1),
+        ("warm", 0, 0.6, 4),
+    )
+    for name, step, lift, samples in evaluated:
         rows = []
         for task, chance in enumerate(ease):
             outcomes = []
-            for sample in range(4):
+            for sample in range(samples):
                 clock += 1
                 solved = float(dice.random() < chance * lift)
                 identity = f"{name}-{task}-{sample}" if task < 12 else None

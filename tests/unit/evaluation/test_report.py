@@ -68,7 +68,10 @@ def test_numbers_on_the_page_are_those_of_the_store(
 ) -> None:
     told = json.loads((tmp_path / "runs" / "demo" / "report.json").read_text())
     results = {result["name"]: result for result in told["results"]}
-    assert list(results) == ["base", "warm", "rl"]
+    assert list(results) == ["base", "warm", "plateau", "rl", "rl_greedy"]
+    assert results["warm"]["rl_gain"] == told["gain"]
+    assert results["rl_greedy"]["title"] == "after reinforcement, greedy"
+    assert [n for n in results if results[n]["rl_gain"]] == ["base", "warm", "plateau"]
     assert results["rl"]["episodes"] == 256
     assert results["rl"]["failures"] == {"infra": 1}
     difference = results["rl"]["solved"] - results["warm"]["solved"]

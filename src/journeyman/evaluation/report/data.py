@@ -21,12 +21,13 @@ SECONDS = "step_s/"
 TITLES = {
     "base": "starting weights",
     "warm": "after the warm start",
-    "rl": "after reinforcement",
     "plateau": "warm start at its plateau",
     "sft_control": "supervised training continued",
-    "greedy": "after reinforcement, greedy",
-    "during": "during reinforcement",
+    "rl": "after reinforcement",
 }
+"""The evaluations that a run is told by, in the order shown; any other comes after them."""
+
+_GREEDY = "_greedy"
 
 
 class Point(Value):
@@ -49,6 +50,9 @@ class Result(Value):
     low: float
     high: float
     failures: dict[str, int]
+    rl_gain: Interval | None = None
+    """The rate after reinforcement minus this one, paired by task; None for `rl` itself and
+    where the tasks are not the same."""
 
 
 class FailureCount(Value):
@@ -93,7 +97,7 @@ def gather(store: Store, run: str) -> ReportData:
     return ReportData(
         run=run,
         config=config,
-        results=tuple(_result(*entry) for entry in stored if entry[0] != "during"),
+        results=_results([entry for entry in stored if entry[0] != "during"], latest.get("rl")),
         gain=gain(latest["rl"], latest["warm"]) if {"rl", "warm"} <= set(latest) else None,
         reward=_reward(store, run),
         held_out=tuple(
@@ -109,9 +113,35 @@ def gather(store: Store, run: str) -> ReportData:
     )
 
 
-def _result(name: str, step: int, evaluation: Evaluation) -> Result:
-    title = TITLES.get(name, name.replace("_", " "))
-    return Result(name=name, title=title, step=step, **evaluation.summary())
+def _results(
+    stored: Sequence[tuple[str, int, Evaluation]], rl: Evaluation | None
+) -> tuple[Result, ...]:
+    order = list(TITLES)
+
+    def place(entry: tuple[str, int, Evaluation]) -> tuple[bool, int, str, int]:
+        name = entry[0].removesuffix(_GREEDY)
+        known = order.index(name) if name in order else len(order)
+        return entry[0].endswith(_GREEDY), known, name, entry[1]
+
+    return tuple(_result(*entry, rl) for entry in sorted(stored, key=place))
+
+
+def _result(name: str, step: int, evaluation: Evaluation, rl: Evaluation | None) -> Result:
+    plain = name.removesuffix(_GREEDY)
+    title = TITLES.get(plain, plain.replace("_", " "))
+    comparable = (
+        rl is not None
+        and name != "rl"
+        and not name.endswith(_GREEDY)
+        and [task.task for task in rl.tasks] == [task.task for task in evaluation.tasks]
+    )
+    return Result(
+        name=name,
+        title=f"{title}, greedy" if name.endswith(_GREEDY) else title,
+        step=step,
+        rl_gain=gain(rl, evaluation) if comparable and rl is not None else None,
+        **evaluation.summary(),
+    )
 
 
 def _reward(store: Store, run: str) -> tuple[Point, ...]:
