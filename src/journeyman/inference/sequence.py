@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from journeyman.inference.blocks import Key
 from journeyman.inference.generation import Generation, Stop
-from journeyman.model.sampling import splitmix64
 
 
 @dataclass(eq=False)
@@ -37,12 +34,6 @@ class Sequence:
     def num_uncached(self) -> int:
         """Known tokens that the model has not seen yet; 1 while decoding."""
         return len(self.tokens) - self.num_cached
-
-    def next_seed(self) -> int:
-        """The seed of the next token, int64: a function of the request's seed and the number of
-        tokens sampled, so that preemption and batching change nothing."""
-        mixed = splitmix64(np.array([self.seed, len(self.logprobs)], dtype=np.uint64))
-        return int(splitmix64(mixed[:1] ^ mixed[1:]).view(np.int64)[0])
 
     def append(self, token: int, logprob: float, version: int, context: int) -> Stop | None:
         """Add a sampled token. Returns why the sequence ends, if it does."""
