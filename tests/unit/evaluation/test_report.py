@@ -112,6 +112,17 @@ def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path, decode_bytes) ->
     assert "Nothing evaluated yet" in (tmp_path / "young" / "report.html").read_text()
 
 
+def test_no_password_is_shown(tmp_path: Path, decode_bytes) -> None:
+    store = Store(f"sqlite:///{tmp_path}/s.db")
+    url = "postgresql://someone:p@ss:word@host/db"
+    store.create_run("secret", {"store": {"url": url}, "more": [url, 1]})
+    write_report(store, "secret", tmp_path / "out", decode_bytes)
+    for name in ("report.html", "report.json"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "ss:word" not in text
+        assert "postgresql://someone:***@host/db" in text
+
+
 def test_an_unknown_run_writes_nothing(demo_store: Store, tmp_path: Path, decode_bytes) -> None:
     with pytest.raises(UserError, match="no run named 'other'"):
         write_report(demo_store, "other", tmp_path / "other", decode_bytes)

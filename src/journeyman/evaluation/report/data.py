@@ -4,6 +4,7 @@ Read from the store: evaluations named `base`, `warm`, `rl` and any other; the m
 `reward_low`, `reward_high` and `step_s/STAGE` of each step; episodes and their failures.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ TITLES = {
 """The evaluations that a run is told by, in the order shown; any other comes after them."""
 
 _GREEDY = "_greedy"
+_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/\s]*@")
 
 
 class Point(Value):
@@ -96,7 +98,7 @@ def gather(store: Store, run: str) -> ReportData:
     by_id = {summary.id: summary for summary in summaries}
     return ReportData(
         run=run,
-        config=config,
+        config=without_passwords(config),
         results=_results([entry for entry in stored if entry[0] != "during"], latest.get("rl")),
         gain=gain(latest["rl"], latest["warm"]) if {"rl", "warm"} <= set(latest) else None,
         reward=_reward(store, run),
@@ -111,6 +113,15 @@ def gather(store: Store, run: str) -> ReportData:
         episodes=tuple(by_id[episode] for episode in chosen),
         notes=chosen,
     )
+
+
+def without_passwords(value: Any) -> Any:
+    """The same configuration with `***` for the password of every URL in it."""
+    if isinstance(value, dict):
+        return {key: without_passwords(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [without_passwords(entry) for entry in value]
+    return _PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value
 
 
 def _results(

@@ -4,6 +4,7 @@
 exits 0 if it works, 1 if it does not. It may hang where a hypervisor is broken: give it a limit.
 """
 
+import asyncio
 import ctypes
 import fcntl
 import mmap
@@ -19,6 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journeyman.config.home import home_dir
+from journeyman.sandbox.node.probe import choose_driver
+from journeyman.sandbox.node.rootfs import rootfs_path
+from journeyman.types.failure import JourneymanError
 
 # A 64-bit guest: it loads an interrupt table, says J, raises an invalid-opcode exception whose
 # handler says Y and skips the opcode, says M, asks for CPU identity and time, says !, halts.
@@ -83,7 +87,7 @@ def gvisor() -> str:
             ["runsc", f"--root={state}", "--network=none", "--ignore-cgroups", "do", "true"],
             "runsc",
         )
-    return f"a container runs ({version.stdout.split()[2]})"
+    return _with_driver("gvisor", f"a container runs ({version.stdout.split()[2]})")
 
 
 def bubblewrap() -> str:
@@ -92,7 +96,7 @@ def bubblewrap() -> str:
         raise ProbeFailed("bwrap is not installed")
     isolate = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"]
     _check([*isolate, "--proc", "/proc", "--dev", "/dev", "true"], "bwrap")
-    return "a program runs in namespaces of its own (files and processes only, for development)"
+    return _with_driver("bubblewrap", "a program runs in namespaces of its own")
 
 
 def qemu() -> str:
@@ -102,6 +106,17 @@ def qemu() -> str:
     _boot_sector("tcg")
     version = subprocess.run([_QEMU, "--version"], check=True, capture_output=True, text=True)
     return f"a machine boots under emulation ({version.stdout.splitlines()[0]})"
+
+
+def _with_driver(name: str, engine_works: str) -> str:
+    """The engine works; does our driver start a sandbox with it?"""
+    if not rootfs_path().is_dir():
+        return f"{engine_works}; the sandboxes' root file system is not built yet"
+    try:
+        driver = asyncio.run(choose_driver(name))
+    except JourneymanError as error:
+        raise ProbeFailed(f"{engine_works}, but {error.cause}") from error
+    return f"{engine_works}, and a sandbox answers: {driver.isolation}"
 
 
 def _check(argv: list[str], name: str) -> None:
