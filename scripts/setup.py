@@ -81,8 +81,8 @@ def journeyman(*arguments: str) -> tuple[str, ...]:
     return (str(VENV_PYTHON), "-m", "journeyman.cli", *arguments)
 
 
-def environment_steps(driver: str) -> list[Step]:
-    """What is private to this checkout: everything below .venv, and Debian's packages."""
+def environment_steps() -> list[Step]:
+    """What is private to this checkout: everything below .venv."""
     pip = (str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check")
     if not sys.stdout.isatty():
         pip = (*pip, "-q")
@@ -125,9 +125,19 @@ def environment_steps(driver: str) -> list[Step]:
 
 
 def asset_steps(driver: str, tasks: str) -> list[Step]:
-    """What all checkouts of this machine share: everything below $JOURNEYMAN_HOME."""
+    """What all checkouts of this machine share: Debian packages and $JOURNEYMAN_HOME."""
     model = HOME / "models" / "smollm2-135m"
+    sandbox = (str(VENV_PYTHON), "-m", "journeyman.sandbox.node.setup", "--driver", driver)
     return [
+        Step(
+            "sandbox",
+            f"Debian packages, guest agent and root file system for sandboxes ({driver})",
+            "2 min",
+            (sandbox,),
+            inputs=("src/journeyman/sandbox/guest", "src/journeyman/sandbox/node"),
+            products=(HOME / "rootfs", HOME / "build"),
+            programs=("bwrap", "g++", *(("runsc",) if driver == "gvisor" else ())),
+        ),
         Step(
             "model",
             "The model SmolLM2-135M-Instruct",
@@ -198,7 +208,7 @@ def main() -> None:
     options = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 this script meets older ones
         raise SystemExit(f"Journeyman needs Python 3.11 or newer; this is {sys.version.split()[0]}")
-    steps = environment_steps(options.driver)
+    steps = environment_steps()
     if not options.only_packages:
         steps += asset_steps(options.driver, options.tasks)
     ensure_venv_module()

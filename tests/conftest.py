@@ -4,13 +4,16 @@ Fixtures here give what `make setup` provides. Where it is missing a test fails 
 skipped test would hide a broken set-up.
 """
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from journeyman.config import home_dir
+from journeyman.sandbox.service.launch import running_service
 
 PHASES = ("unit", "integration")
 """Cheap tests first, so that a broken line of code is told of in seconds."""
@@ -43,3 +46,15 @@ def model_dir() -> Path:
     if missing:
         pytest.fail(f"{path} has no {', '.join(missing)}; run `make setup`")
     return path
+
+
+@pytest.fixture(scope="session")
+def sandbox_service() -> Iterator[str]:
+    """URL of one sandbox service with the gvisor driver, for every test that needs sandboxes."""
+    with asyncio.Runner() as runner:
+        service = running_service(driver="gvisor")
+        url = runner.run(service.__aenter__())
+        try:
+            yield url
+        finally:
+            runner.run(service.__aexit__(None, None, None))

@@ -132,9 +132,11 @@ def _boot_sector(accelerator: str) -> None:
         disk.write_bytes(_BOOT_SECTOR.ljust(1 << 20, b"\0"))
         said = Path(directory) / "said"
         done = subprocess.run(
-            [_QEMU, "-M", "pc", "-accel", accelerator, "-m", "16", "-display", "none"]
-            + ["-nodefaults", "-no-reboot", "-drive", f"file={disk},format=raw,if=ide"]
-            + ["-debugcon", f"file:{said}", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"],
+            (
+                *(_QEMU, "-M", "pc", "-accel", accelerator, "-m", "16", "-display", "none"),
+                *("-nodefaults", "-no-reboot", "-drive", f"file={disk},format=raw,if=ide"),
+                *("-debugcon", f"file:{said}", "-device", "isa-debug-exit,iobase=0xf4,iosize=4"),
+            ),
             check=False,
             capture_output=True,
             text=True,
@@ -149,9 +151,11 @@ def _boot_sector(accelerator: str) -> None:
 def _boot_kernel(kernel: Path) -> None:
     """Wait for the kernel's first line on the serial port."""
     process = subprocess.Popen(
-        [_QEMU, "-M", "pc", "-accel", "kvm", "-m", "256", "-display", "none"]
-        + ["-nodefaults", "-no-reboot", "-serial", "stdio", "-kernel", str(kernel)]
-        + ["-append", "console=ttyS0 earlyprintk=serial panic=-1"],
+        (
+            *(_QEMU, "-M", "pc", "-accel", "kvm", "-m", "256", "-display", "none"),
+            *("-nodefaults", "-no-reboot", "-serial", "stdio", "-kernel", str(kernel)),
+            *("-append", "console=ttyS0 earlyprintk=serial panic=-1"),
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,10 +1,11 @@
 """Set-up of this machine for sandboxes: Debian packages, guest agent, root file system.
 
-    python -m journeyman.sandbox.node.setup
+    python -m journeyman.sandbox.node.setup [--driver bubblewrap]
 
 Idempotent; a fraction of a second when all is there.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -23,18 +24,26 @@ PROGRAMS = {
     "bwrap": "bubblewrap",
     "mmdebstrap": "mmdebstrap",
     "musl-gcc": "musl-tools",
+    "g++": "g++",
 }
 """Program → Debian package that brings it."""
+_NOT_NEEDED_BY: dict[str, frozenset[str]] = {
+    "gvisor": frozenset(),
+    "bubblewrap": frozenset({"runsc"}),
+}
 _FROM_BACKPORTS = frozenset({"runsc"})
 _BACKPORTS_FILE = Path("/etc/apt/sources.list.d/journeyman-backports.list")
 
 Progress = Callable[[str], None]
 
 
-def setup(progress: Progress = print) -> None:
-    """Raises UserError naming what is missing and the line that brings it."""
+def setup(progress: Progress = print, driver: str = "gvisor") -> None:
+    """Raises UserError naming what is missing and the line that brings it.
+
+    With `driver="bubblewrap"` gVisor is not asked for: a Debian without it can still develop.
+    """
     began = time.monotonic()
-    _install_packages(progress)
+    _install_packages(progress, driver)
     progress("guest agent")
     agent = build_agent()
     rootfs = build_rootfs(progress)
@@ -42,14 +51,18 @@ def setup(progress: Progress = print) -> None:
     progress(f"sandboxes are set up ({time.monotonic() - began:.1f} s): {rootfs}")
 
 
-def _install_packages(progress: Progress) -> None:
-    missing = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+def _install_packages(progress: Progress, driver: str) -> None:
+    missing = [
+        package
+        for program, package in PROGRAMS.items()
+        if program not in _NOT_NEEDED_BY[driver] and not shutil.which(program)
+    ]
     if not missing:
         return
     if os.geteuid() != 0:
         raise UserError(
             f"these Debian packages are missing: {' '.join(missing)}",
-            "Run as root: make setup",
+            f"Run as root: make setup{'' if driver == 'gvisor' else f' DRIVER={driver}'}",
         )
     codename = apt_sources.codename()
     backports = None
@@ -86,8 +99,11 @@ def _apt(*arguments: str) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="journeyman.sandbox.node.setup", description=__doc__)
+    parser.add_argument("--driver", choices=sorted(_NOT_NEEDED_BY), default="gvisor")
+    driver = parser.parse_args().driver
     try:
-        setup(lambda line: print(f"  {line}", flush=True))
+        setup(lambda line: print(f"  {line}", flush=True), driver)
     except JourneymanError as error:
         print(error, file=sys.stderr)
         return 2
