@@ -139,6 +139,14 @@ def asset_steps(driver: str, tasks: str) -> list[Step]:
             programs=("bwrap", "g++", *(("runsc",) if driver == "gvisor" else ())),
         ),
         Step(
+            "kernels",
+            "Native kernels for this processor",
+            "30 s",
+            ((str(VENV_PYTHON), "-m", "journeyman.model.kernels.build"),),
+            inputs=("src/journeyman/model/kernels",),
+            products=(HOME / "build",),
+        ),
+        Step(
             "model",
             "The model SmolLM2-135M-Instruct",
             "1 min",
