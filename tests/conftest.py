@@ -6,6 +6,7 @@ skipped test would hide a broken set-up.
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,12 @@ import pytest
 
 from journeyman.config import home_dir
 from journeyman.sandbox.service.launch import running_service
+
+# Test files of one name may stand in several folders (import mode importlib); what several files
+# of a folder share lies beside them, and is found by these paths.
+_HERE = Path(__file__).parent
+_SHARED = [p for p in _HERE.rglob("*.py") if not p.name.startswith(("test_", "conftest", "__"))]
+sys.path.extend(sorted({str(path.parent) for path in _SHARED}))
 
 PHASES = ("unit", "integration")
 """Cheap tests first, so that a broken line of code is told of in seconds."""
