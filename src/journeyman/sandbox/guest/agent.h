@@ -70,11 +70,13 @@ int64_t exec_next_deadline(void);
 void exec_check_deadlines(void);
 void exec_shift_deadlines(int64_t by_ms);
 /* Ends the biggest process outside the agent; answers with what it freed. */
-void relieve_memory(uint32_t channel);
+void relieve_memory(uint32_t channel, struct reader *r);
 
 /* Process trees (tree_kill.c) */
 void kill_tree(pid_t supervisor);
 void kill_descendants(pid_t supervisor, int number);
+/* Kills every child of PID 1 that `keep` does not name; returns how many there were. */
+size_t kill_children_but(int (*keep)(pid_t));
 pid_t biggest_process(uint64_t *resident_pages);
 
 /* Files (files.c, write.c) */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 /* From <linux/random.h>, which musl does not carry. */
 struct entropy { int bits, size; unsigned char bytes[64]; };
 #define ADD_ENTROPY _IOW('R', 0x03, int[2])
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
 #define RESEED _IO('R', 0x07)
 
 static int64_t quiesced_at;
@@ -25,6 +27,16 @@ static void overwrite(const char *path, const char *text) {
     /* A short write leaves a wrong identity, which the host checks by reading it back. */
     if (write(fd, text, strlen(text)) != (ssize_t)strlen(text)) unlink(path);
     close(fd);
+}
+
+/* The kernel draws a boot id once and cannot be told another: a file lies over it. */
+static void change_boot_id(const char *boot) {
+    static int mounted;
+    char line[64];
+    snprintf(line, sizeof line, "%.60s\n", boot);
+    overwrite("/run/journeyman/boot_id", line);
+    if (!mounted) mount("/run/journeyman/boot_id", BOOT_ID, NULL, MS_BIND, NULL);
+    mounted = 1;
 }
 
 /* Credits entropy where the kernel lets us (a virtual machine); elsewhere the host kernel or
@@ -78,7 +90,7 @@ void epoch_request(uint32_t channel, struct reader *r) {
         if (*host && sethostname(host, strlen(host))) error = errno;
         if (*host) overwrite("/etc/hostname", host);
         if (*machine) overwrite("/etc/machine-id", machine);
-        if (*boot) overwrite("/run/journeyman/boot_id", boot);
+        if (*boot) change_boot_id(boot);
     }
     if (!r->bad && *boot) { /* a new life: half-done transfers belong to the old one */
         write_abort_all();

@@ -25,7 +25,7 @@ struct exec {
     size_t polled; /* index of this command's first pollfd, in the last fill */
 };
 static struct exec *execs;
-uint32_t max_processes, max_open_files;
+static int supervisor_died; /* not by its own end */
 
 static struct exec *find(uint32_t channel) {
     struct exec *at = execs;
@@ -79,8 +79,6 @@ void exec_request(uint32_t channel, struct reader *r) {
     command.cwd = get_string(r);
     command.argv = get_strings(r);
     command.envp = get_strings(r);
-    command.max_processes = max_processes;
-    command.max_open_files = max_open_files;
     if (r->bad || !command.argv[0] || find(channel)) send_failed(channel, EINVAL, "exec");
     else start(channel, flags, timeout_ms, limit, &command);
     free(command.cwd);
@@ -247,11 +245,31 @@ static void forget_finished(void) {
     }
 }
 
+static int is_supervisor(pid_t pid) {
+    for (struct exec *exec = execs; exec; exec = exec->next)
+        if (exec->supervisor == pid) return 1;
+    return 0;
+}
+
+/* A command that kills its own supervisor would escape its time-out: what then falls to PID 1
+ * is ended. */
+static void end_strays(void) {
+    static int64_t last;
+    if (!supervisor_died) return;
+    if (now_ms() - last < 20) return;
+    last = now_ms();
+    if (!kill_children_but(is_supervisor)) supervisor_died = 0;
+}
+
 void exec_reap(void) {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
-        for (struct exec *exec = execs; exec; exec = exec->next)
-            if (exec->supervisor == pid) exec->supervisor = 0;
+        for (struct exec *exec = execs; exec; exec = exec->next) {
+            if (exec->supervisor != pid) continue;
+            exec->supervisor = 0;
+            if (WIFSIGNALED(status)) supervisor_died = 1;
+        }
+    end_strays();
     forget_finished();
 }
 
@@ -278,12 +296,15 @@ void exec_shift_deadlines(int64_t by_ms) {
     }
 }
 
-void relieve_memory(uint32_t channel) {
-    uint64_t pages;
+/* u64: the smallest size worth killing. Answer: u32 pid, u64 bytes; both 0 where none was. */
+void relieve_memory(uint32_t channel, struct reader *r) {
+    uint64_t least = get_u64(r), pages;
     pid_t biggest = biggest_process(&pages);
+    uint64_t bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (bytes < least) biggest = 0;
     if (biggest) kill(biggest, SIGKILL);
     frame_begin(OK, channel);
     put_u32((uint32_t)biggest);
-    put_u64(pages * (uint64_t)sysconf(_SC_PAGESIZE));
+    put_u64(biggest ? bytes : 0);
     frame_end();
 }

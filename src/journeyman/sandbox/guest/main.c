@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "limits.h"
 
-extern uint32_t max_processes, max_open_files;
 static int wake[2];
 static unsigned char *inbox;
 static size_t inbox_used;
@@ -43,7 +43,7 @@ static void dispatch(uint8_t kind, uint32_t channel, struct reader *r) {
     case REMOVE: file_remove(channel, r); break;
     case RENAME: file_rename(channel, r); break;
     case TREE: tree_request(channel, r); break;
-    case RELIEVE: relieve_memory(channel); break;
+    case RELIEVE: relieve_memory(channel, r); break;
     default: send_failed(channel, ENOSYS, "unknown frame"); break;
     }
 }
@@ -112,8 +112,9 @@ static int turn(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) max_processes = (uint32_t)strtoul(argv[1], NULL, 10);
-    if (argc > 2) max_open_files = (uint32_t)strtoul(argv[2], NULL, 10);
+    if (argc > 1) limits.processes = strtoull(argv[1], NULL, 10);
+    if (argc > 2) limits.open_files = strtoull(argv[2], NULL, 10);
+    if (argc > 3) limits.process_bytes = strtoull(argv[3], NULL, 10);
     signal(SIGPIPE, SIG_IGN);
     umask(022);
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) return 72;
@@ -123,6 +124,7 @@ int main(int argc, char **argv) {
     fcntl(STDOUT_FILENO, F_SETFL, O_NONBLOCK);
     mkdir("/run", 0755);
     mkdir("/run/journeyman", 0755);
+    limits_start();
     inbox = must_alloc(MAX_PAYLOAD + 9);
     while (!turn()) {}
     return 0;

@@ -7,21 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent.h"
+#include "limits.h"
 
 extern char **environ;
 
 static void complain(const char *what, const char *name, int error) {
     dprintf(STDERR_FILENO, "cannot %s '%s': %s\n", what, name, strerror(error));
-}
-
-static void limit(int resource, rlim_t value) {
-    struct rlimit both = {value, value};
-    setrlimit(resource, &both);
 }
 
 /* The command itself: never returns. */
@@ -34,9 +29,7 @@ static void become(const struct command *command, const int stdio[3]) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGCHLD, SIG_DFL);
-    limit(RLIMIT_CORE, 0);
-    if (command->max_open_files) limit(RLIMIT_NOFILE, command->max_open_files);
-    if (command->max_processes) limit(RLIMIT_NPROC, command->max_processes);
+    limits_apply();
     if (command->digest_root) _exit(digest_main(command->digest_root));
     if (chdir(command->cwd)) {
         complain("change to directory", command->cwd, errno);
@@ -97,12 +90,14 @@ static int open_pipes(int pipes[4][2], int with_stdin) {
     return 0;
 }
 
-static void keep_only(int lowest_kept[4]) {
+/* The agent's own descriptors are no command's business. Those marked close-on-exec would do as
+ * well, but a supervisor never execs. */
+static void keep_only(const int kept_ones[4]) {
     long most = sysconf(_SC_OPEN_MAX);
     if (most < 0 || most > 4096) most = 4096;
     for (int fd = 0; fd < most; fd++) {
         int kept = 0;
-        for (int i = 0; i < 4; i++) kept |= fd == lowest_kept[i];
+        for (int i = 0; i < 4; i++) kept |= fd == kept_ones[i];
         if (!kept) close(fd);
     }
 }
@@ -118,6 +113,7 @@ pid_t spawn(const struct command *command, int with_stdin, struct ends *ends) {
     int theirs[4] = {pipes[0][0], pipes[1][1], pipes[2][1], pipes[3][1]};
     pid_t pid = fork();
     if (pid == 0) {
+        limits_join();
         keep_only(theirs);
         supervise(command, theirs, theirs[3]);
     }

@@ -8,7 +8,6 @@
 struct command {
     char *cwd, **argv, **envp;
     const char *digest_root; /* instead of argv: run digest_main on it */
-    uint32_t max_processes, max_open_files;
 };
 /* What a supervisor reports about its main process, once, over the status pipe. */
 struct outcome { uint32_t how; int32_t value; };

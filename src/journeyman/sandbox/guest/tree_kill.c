@@ -3,6 +3,7 @@
  * Every command runs below a supervisor that is a child subreaper, so a descendant stays below it
  * however often it forks, starts sessions or clears its environment. */
 #include "agent.h"
+#include "limits.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -87,21 +88,21 @@ static void signal_marked(const struct table *table, int number) {
 void kill_tree(pid_t supervisor) {
     static struct table table;
     const struct timespec pause = {0, 2000000};
-    /* Stopping everything first keeps a fork bomb from outrunning the walk. */
-    size_t before = 0;
-    for (int round = 0; round < 20; round++) {
+    /* What forks faster than we walk is kept from forking. That can fail a fork of an innocent
+     * neighbour, so only where it is needed. */
+    int frozen = limits_crowded();
+    if (frozen) limits_allow_processes(0);
+    for (int round = 0; round < 500; round++) {
         read_table(&table);
-        size_t now = mark_descendants(&table, supervisor);
-        signal_marked(&table, SIGSTOP);
-        if (now == before) break;
-        before = now;
-    }
-    for (int round = 0; round < 200; round++) {
-        read_table(&table);
-        if (!mark_descendants(&table, supervisor)) return;
+        if (!mark_descendants(&table, supervisor)) break;
         signal_marked(&table, SIGKILL);
+        if (round == 2 && !frozen) {
+            limits_allow_processes(0);
+            frozen = 1;
+        }
         nanosleep(&pause, NULL);
     }
+    if (frozen) limits_allow_processes(1);
 }
 
 void kill_descendants(pid_t supervisor, int number) {
@@ -109,6 +110,19 @@ void kill_descendants(pid_t supervisor, int number) {
     read_table(&table);
     mark_descendants(&table, supervisor);
     signal_marked(&table, number);
+}
+
+size_t kill_children_but(int (*keep)(pid_t)) {
+    static struct table table;
+    size_t killed = 0;
+    read_table(&table);
+    for (size_t i = 0; i < table.count; i++) {
+        struct process *row = &table.rows[i];
+        if (row->parent != 1 || row->state == 'Z' || keep(row->pid)) continue;
+        kill(row->pid, SIGKILL);
+        killed++;
+    }
+    return killed;
 }
 
 pid_t biggest_process(uint64_t *resident_pages) {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from journeyman.sandbox.node.cgroups import ControlGroups
-from journeyman.sandbox.node.driver import Machine, MachineSpec
+from journeyman.sandbox.node.driver import Machine, MachineSpec, agent_arguments
 from journeyman.sandbox.node.link import open_link
 from journeyman.sandbox.node.process import kill_pidfd, run, spawn_with_pipes
 from journeyman.types.failure import UserError
@@ -63,7 +63,7 @@ class BubblewrapDriver:
             *("--proc", "/proc", "--dev", "/dev"),
             *("--size", str(limits.tmp_bytes), "--tmpfs", "/tmp", "--chdir", "/"),
             *("--setenv", "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            *(spec.agent, str(limits.processes), str(limits.open_files)),
+            *agent_arguments(spec),
         )
         process, pipes = await spawn_with_pipes(
             argv, groups=groups, log=spec.directory / "engine.log"

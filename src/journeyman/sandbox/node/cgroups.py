@@ -92,6 +92,11 @@ class ControlGroups:
     def paths(self, name: str) -> list[Path]:
         return list(dict.fromkeys(parent / name for parent in self._parents.values()))
 
+    def memory(self, name: str) -> Path | None:
+        """The group that accounts memory, where there is one."""
+        parent = self._parents.get("memory")
+        return parent / name if parent else None
+
     def members(self, name: str) -> set[int]:
         """Ids of the processes in any of the sandbox's groups."""
         found: set[int] = set()

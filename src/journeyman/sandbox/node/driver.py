@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from journeyman.sandbox.node.link import GuestLink
+from journeyman.sandbox.node.memory_watch import MemoryWatch
 from journeyman.types.value import Value
 
 
@@ -32,6 +33,13 @@ class MachineSpec:
     limits: Limits
 
 
+def agent_arguments(spec: MachineSpec) -> list[str]:
+    """The agent's command line; see `guest/main.c`."""
+    limits = spec.limits
+    numbers = (limits.processes, limits.open_files, limits.memory_bytes)
+    return [spec.agent, *(str(number) for number in numbers)]
+
+
 @dataclass
 class Machine:
     """A running sandbox process with a live guest."""
@@ -41,6 +49,7 @@ class Machine:
     pid: int
     """Of the process whose end is the sandbox's end."""
     pidfd: int
+    watch: MemoryWatch | None = None
 
 
 class Driver(Protocol):

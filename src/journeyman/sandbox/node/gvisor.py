@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from journeyman.sandbox.node.cgroups import ControlGroups
-from journeyman.sandbox.node.driver import Limits, Machine, MachineSpec
+from journeyman.sandbox.node.driver import Limits, Machine, MachineSpec, agent_arguments
 from journeyman.sandbox.node.link import open_link
+from journeyman.sandbox.node.memory_watch import watch_memory
 from journeyman.sandbox.node.process import kill_pidfd, run, spawn_with_pipes
 from journeyman.types.failure import SandboxError, UserError
 
 _START_TIMEOUT_S = 60.0
 _SENTRY_BYTES = 256 << 20
 """What gVisor itself may need beside the guest's memory."""
-_HOST_THREADS_PER_PROCESS = 4
+_SENTRY_IDLE_BYTES = 40 << 20
+_HOST_THREADS_PER_PROCESS = 16
 _SPARE_HOST_THREADS = 512
 
 _CAPABILITIES = [
@@ -45,7 +47,7 @@ def container_config(spec: MachineSpec) -> dict[str, Any]:
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
-            "args": [spec.agent, str(limits.processes), str(limits.open_files)],
+            "args": agent_arguments(spec),
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "cwd": "/",
             "capabilities": {
@@ -63,6 +65,8 @@ def container_config(spec: MachineSpec) -> dict[str, Any]:
                 "source": "tmpfs",
                 "options": [f"size={limits.tmp_bytes}", "mode=1777"],
             },
+            # gVisor's own control groups, for the agent to bound the number of processes.
+            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup"},
         ],
         "linux": {
             "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")]
@@ -147,7 +151,10 @@ class GvisorDriver:
                 raise SandboxError(f"gVisor did not start {spec.id}: {error!r}") from None
             raise
         link = await open_link(spec.id, pipes.from_guest, pipes.to_guest, first_number)
-        return Machine(spec.id, link, pid, pidfd)
+        watch = watch_memory(
+            self._groups.memory(spec.id), spec.limits.memory_bytes, _SENTRY_IDLE_BYTES, link
+        )
+        return Machine(spec.id, link, pid, pidfd, watch)
 
     def _create_groups(self, name: str, limits: Limits) -> list[Path]:
         return self._groups.create(
@@ -163,6 +170,8 @@ class GvisorDriver:
 
     def kill(self, machine: Machine) -> None:
         machine.link.close()
+        if machine.watch:
+            machine.watch.close()
         if machine.pidfd >= 0:
             kill_pidfd(machine.pidfd)
             os.close(machine.pidfd)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,12 +16,17 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--driver", default="auto")
     parser.add_argument("--lifeline", action="store_true", help="end when stdin ends")
+    parser.add_argument("--remove-at-end", type=Path, help="a directory to remove at the end")
     options = parser.parse_args()
     try:
         asyncio.run(serve(options.socket, options.state, options.driver, options.lifeline))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    # Only after an orderly end, or when the program that started us is gone: before that, it
+    # reads our log there.
+    if options.remove_at_end:
+        shutil.rmtree(options.remove_at_end, ignore_errors=True)
     return 0
 
 

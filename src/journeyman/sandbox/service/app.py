@@ -1,11 +1,10 @@
 """The HTTP face of a sandbox manager."""
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from journeyman.sandbox.client.template import TemplateSpec
 from journeyman.sandbox.service import guest_routes
@@ -26,14 +25,8 @@ from journeyman.types.failure import JourneymanError
 def create_app(manager: SandboxManager, templates: Templates, token: str) -> FastAPI:
     """The ASGI application. Every request carries `Authorization: Bearer TOKEN`."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await manager.start()
-        yield
-        await manager.stop()
-
-    app = FastAPI(title="Journeyman sandbox service", lifespan=lifespan)
-    _add_access(app, token)
+    app = FastAPI(title="Journeyman sandbox service")
+    app.add_middleware(TokenCheck, token=token)
     _add_errors(app)
     _add_sandboxes(app, manager)
     guest_routes.add(app, manager)
@@ -45,22 +38,24 @@ def create_app(manager: SandboxManager, templates: Templates, token: str) -> Fas
     return app
 
 
-def _add_access(app: FastAPI, token: str) -> None:
-    expected = f"Bearer {token}".encode()
+class TokenCheck:
+    """Plain ASGI: a middleware that wraps requests would hide that a client has gone."""
 
-    @app.middleware("http")
-    async def check_token(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, expected):
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] == "http" and not hmac.compare_digest(given, self._expected):
             body = ErrorBody(
                 type="UserError",
                 cause="the sandbox service refuses this token",
                 cure="Read it from the file beside the service's socket.",
             )
-            return _error_response(401, body)
-        return await call_next(request)
+            await _error_response(401, body)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 def _error_response(status: int, body: ErrorBody) -> Response:

@@ -48,7 +48,8 @@ async def _start(socket: Path, state: Path, driver: str, log: Path) -> asyncio.s
     with _create(log) as output:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "journeyman.sandbox.service"),
-            *("--socket", str(socket), "--state", str(state), "--driver", driver, "--lifeline"),
+            *("--socket", str(socket), "--state", str(state), "--driver", driver),
+            *("--lifeline", "--remove-at-end", str(socket.parent)),
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,

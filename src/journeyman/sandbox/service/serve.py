@@ -41,13 +41,15 @@ async def serve(socket: Path, state: Path, driver: str = "auto", lifeline: bool 
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=_SHUTDOWN_S
     )
     server = uvicorn.Server(config)
-    with _listening(socket, token) as listener:
-        watcher = asyncio.create_task(_watch_stdin(server)) if lifeline else None
-        try:
+    await manager.start()
+    watcher = asyncio.create_task(_watch_stdin(server)) if lifeline else None
+    try:
+        with _listening(socket, token) as listener:
             await server.serve(sockets=[listener])
-        finally:
-            if watcher:
-                watcher.cancel()
+    finally:
+        if watcher:
+            watcher.cancel()
+        await manager.stop()
 
 
 @contextlib.contextmanager
