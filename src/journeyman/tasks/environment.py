@@ -4,9 +4,12 @@ Everything up to the last heavy instruction becomes a template, which all tasks 
 share; trailing COPY instructions become files written after the fork.
 """
 
+import bz2
+import gzip
 import hashlib
+import lzma
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from journeyman.sandbox.client import (
@@ -24,6 +27,11 @@ from journeyman.types import Environment, Task, UserError
 
 ENVIRONMENT_VARIABLES = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 """In every task: no caches of compiled code that could keep an answer, and repeatable runs."""
+_COMPRESSIONS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
+    (b"\x1f\x8b", gzip.decompress),
+    (b"BZh", bz2.decompress),
+    (b"\xfd7zXZ", lzma.decompress),
+)
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 _templates: weakref.WeakKeyDictionary[SandboxClient, dict[str, str]] = weakref.WeakKeyDictionary()
@@ -112,10 +120,18 @@ def _copy(
             if path.is_file():
                 yield _file(path, place / path.relative_to(origin).as_posix())
     elif instruction.word == "ADD" and origin.name.endswith(_TAR_ENDINGS):
-        yield AddTar(path=str(place), data=origin.read_bytes())
+        yield AddTar(path=str(place), data=plain_tar(origin.read_bytes()))
     else:
         into = target.endswith("/") or target in (".", "..")
         yield _file(origin, place / origin.name if into else place)
+
+
+def plain_tar(data: bytes) -> bytes:
+    """Decompressed here: the guest's tar reads a pipe, where it cannot see what it gets."""
+    for magic, decompress in _COMPRESSIONS:
+        if data.startswith(magic):
+            return decompress(data)
+    return data
 
 
 def _file(path: Path, place: PurePosixPath) -> Copy:

@@ -29,14 +29,16 @@ HARNESS_PATH = "/opt/journeyman/harness.py"
 _START_S = 10.0
 """Beside the verifier's own time-out: for its shell to start and the files to move."""
 _DIGEST_CHARS = 32
+PRISTINE = "pristine.tar.gz"
 
 
 class VerdictCache(Protocol):
-    """Verdicts by task digest and final tree: equal trees of one task share one verdict."""
+    """Verdicts by task digest and final tree: equal trees of one task share one verdict.
+    `journeyman.store.Store` is one that lasts."""
 
-    def get(self, task_digest: str, tree: str) -> Verdict | None: ...
+    def cached_verdict(self, task_digest: str, tree_digest: str) -> Verdict | None: ...
 
-    def put(self, task_digest: str, tree: str, verdict: Verdict) -> None: ...
+    def cache_verdict(self, task_digest: str, verdict: Verdict) -> None: ...
 
 
 class MemoryCache:
@@ -45,11 +47,11 @@ class MemoryCache:
     def __init__(self) -> None:
         self._verdicts: dict[tuple[str, str], Verdict] = {}
 
-    def get(self, task_digest: str, tree: str) -> Verdict | None:
-        return self._verdicts.get((task_digest, tree))
+    def cached_verdict(self, task_digest: str, tree_digest: str) -> Verdict | None:
+        return self._verdicts.get((task_digest, tree_digest))
 
-    def put(self, task_digest: str, tree: str, verdict: Verdict) -> None:
-        self._verdicts[task_digest, tree] = verdict
+    def cache_verdict(self, task_digest: str, verdict: Verdict) -> None:
+        self._verdicts[task_digest, verdict.tree] = verdict
 
 
 class Judgement:
@@ -130,7 +132,7 @@ class HarborVerifier:
     ) -> Verdict:
         """Judge `changes` (relative path → content, or None for removed) to the baseline."""
         tree = tree_digest(changes)
-        cached = self._cache.get(task.digest, tree)
+        cached = self._cache.cached_verdict(task.digest, tree)
         if cached is not None:
             return cached.model_copy(
                 update={"cached": True, "duration_s": time.monotonic() - started}
@@ -147,7 +149,7 @@ class HarborVerifier:
             verdict = await self._judged(task, environment, kept, tree)
         verdict = verdict.model_copy(update={"duration_s": time.monotonic() - started})
         if verdict.reward is not None:
-            self._cache.put(task.digest, tree, verdict)
+            self._cache.cache_verdict(task.digest, verdict)
         return verdict
 
     async def _code_flags(
@@ -237,6 +239,9 @@ class HarborVerifier:
             else:
                 files[path] = data
         files |= _files_below(directory / "tests", "/tests")
+        if task.provenance is not None:
+            # For runners that judge the agent's own container; a fresh sandbox has them.
+            files.pop(f"/tests/{PRISTINE}", None)
         if solve:
             files |= _files_below(directory / "solution", "/solution")
         template = await verifier_template(environment, self._sandboxes)

@@ -353,11 +353,38 @@ def verify(directory: str) -> None:
         expected = json.load(file)
     os.makedirs(VERDICT_DIRECTORY, mode=0o700, exist_ok=True)
     os.chmod(VERDICT_DIRECTORY, 0o700)
+    tampered = restore(expected["root"], expected["protected"], directory)
     result = run_request(expected)
     reward, reasons, flags = judge(result, expected)
+    if tampered:
+        reward, flags = 0, [*flags, *(f"edited {name}" for name in tampered)]
     details = {"reasons": reasons, "flags": flags, "result": result}
     write_whole(f"{VERDICT_DIRECTORY}/report.json", json.dumps(details))
     write_whole(f"{VERDICT_DIRECTORY}/reward.txt", f"{reward}\n")
+
+
+def restore(root: str, protected: dict[str, str], directory: str) -> list[str]:
+    """Put tests and their configuration back; returns the names of those that had changed.
+
+    In a fresh sandbox they are as they were. Where the agent's own container is judged, they
+    may not be, and the archive with the originals lies in `directory`.
+    """
+    tampered = []
+    for name, digest in protected.items():
+        try:
+            with open(os.path.join(root, name), "rb") as file:
+                same = hashlib.sha256(file.read()).hexdigest() == digest
+        except OSError:
+            same = False
+        if not same:
+            tampered.append(name)
+    archive = os.path.join(directory, "pristine.tar.gz")
+    if tampered and os.path.exists(archive):
+        import tarfile
+
+        with tarfile.open(archive) as tar:
+            tar.extractall(root, filter="data")
+    return tampered
 
 
 def write_whole(path: str, text: str) -> None:

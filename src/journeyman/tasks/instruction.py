@@ -1,0 +1,36 @@
+"""The words of a task, from its real failing run."""
+
+import re
+from dataclasses import dataclass
+
+MAX_LINES, MAX_CHARS = 5, 300
+_IDLE = ("?", "Use -v", "...Full output truncated")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the fault is: lines are 1-based and inclusive."""
+
+    path: str
+    function: str
+    first: int
+    last: int
+
+
+def instruction(test: str, explanation: str, place: Place) -> str:
+    """What the agent is told: a failing test, how it fails, and where the fault is."""
+    return (
+        f"The test `{test}` fails:\n{shorten(explanation)}\n"
+        f"The fault is in `{place.function}` in {place.path}, "
+        f"lines {place.first}-{place.last}."
+    )
+
+
+def shorten(explanation: str) -> str:
+    """At most 5 lines and 300 characters, without addresses that differ from run to run and
+    without what pytest says of its own options."""
+    lines = [line.rstrip() for line in _ADDRESS.sub("0x…", explanation).splitlines()]
+    kept = [line for line in lines if line and not line.startswith(_IDLE)]
+    text = "\n".join(kept[:MAX_LINES])
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1].rstrip()}…"
