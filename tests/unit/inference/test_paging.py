@@ -97,7 +97,9 @@ def published(tiny, number):
 async def sampled(engine, tasks, count):
     """Wait for `count` more tokens, or for the end of all requests."""
     goal = engine.stats()["sampled_tokens"] + count
-    while engine.stats()["sampled_tokens"] < goal and not all(task.done() for task in tasks):  # noqa: ASYNC110
+    while engine.stats()["sampled_tokens"] < goal:
+        if all(task.done() for task in tasks):
+            return
         await asyncio.sleep(0)
 
 
