@@ -109,6 +109,8 @@ class Progress:
                 TimeRemainingColumn(),
                 TextColumn("[dim]{task.fields[note]}"),
                 console=self._console,
+                # The default forgets what is older than 30 s, and with it steps of a minute.
+                speed_estimate_period=3600.0,
             )
             self._bars.start()
         else:

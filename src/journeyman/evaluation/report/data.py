@@ -25,6 +25,7 @@ TITLES = {
     "plateau": "warm start at its plateau",
     "sft_control": "supervised training continued",
     "rl": "after reinforcement",
+    "eval": "this checkpoint",
 }
 """The evaluations that a run is told by, in the order shown; any other comes after them."""
 
