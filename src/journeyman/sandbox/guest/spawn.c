@@ -7,11 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent.h"
 #include "limits.h"
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
 
 extern char **environ;
 
@@ -91,14 +96,17 @@ static int open_pipes(int pipes[4][2], int with_stdin) {
 }
 
 /* The agent's own descriptors are no command's business. Those marked close-on-exec would do as
- * well, but a supervisor never execs. */
-static void keep_only(const int kept_ones[4]) {
-    long most = sysconf(_SC_OPEN_MAX);
-    if (most < 0 || most > 4096) most = 4096;
-    for (int fd = 0; fd < most; fd++) {
-        int kept = 0;
-        for (int i = 0; i < 4; i++) kept |= fd == kept_ones[i];
-        if (!kept) close(fd);
+ * well, but a supervisor never execs. One system call for each gap: a loop over every possible
+ * descriptor would cost more than all the rest of a command. */
+static void keep_only(const int kept[4]) {
+    unsigned first = 0;
+    for (;;) {
+        unsigned next = ~0u;
+        for (int i = 0; i < 4; i++)
+            if ((unsigned)kept[i] >= first && (unsigned)kept[i] < next) next = (unsigned)kept[i];
+        if (next > first) syscall(SYS_close_range, first, next == ~0u ? next : next - 1, 0);
+        if (next == ~0u) return;
+        first = next + 1;
     }
 }
 
