@@ -16,6 +16,8 @@ def bind(tool: Tool[A], given: dict[str, Any]) -> tuple[A, tuple[str, ...]]:
     except ValidationError as error:
         raise ToolRefusal(f"{_complaint(error)}; use {tool.signature}") from None
     for name, value in named.items():
+        if isinstance(value, str) and "\0" in value:
+            raise ToolRefusal(f"{name} holds a NUL character")
         bound = getattr(arguments, name)
         if type(bound) is not type(value):
             repairs.append(f"{name} read as {type(bound).__name__}")
