@@ -1,0 +1,174 @@
+"""Let the agent work on a repository: in a sandbox, shown as it goes, applied only if wanted."""
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.syntax import Syntax
+
+from journeyman.agent import AgentClient, SessionRequest
+from journeyman.agent.repository import pack
+from journeyman.agent.serving import serving
+from journeyman.cli.composition import Production, composed, find_checkpoint
+from journeyman.cli.serve import TOKEN_VARIABLE, CheckpointOption, DriverOption, StoreOption
+from journeyman.cli.session_view import SessionView
+from journeyman.observe.console import console
+from journeyman.types import (
+    Budget,
+    Episode,
+    FailureKind,
+    InfraError,
+    JourneymanError,
+    StopReason,
+    UserError,
+)
+
+_LEASE_S = 24 * 3600.0
+_DEADLINE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One person's request."""
+
+    instruction: str
+    repository: Path
+    budget: Budget
+    temperature: float
+
+
+def register(app: typer.Typer) -> None:
+    """Add `journeyman agent`."""
+
+    @app.command("agent")
+    def agent(
+        instruction: Annotated[str, typer.Argument(help="What to do, in words.")],
+        *,
+        repo: Annotated[
+            Path, typer.Option(help="The repository. The agent works on a copy of it.")
+        ],
+        checkpoint: CheckpointOption = None,
+        server: Annotated[
+            str | None, typer.Option(help="Use the agent server at this URL instead of a new one.")
+        ] = None,
+        apply: Annotated[
+            bool, typer.Option("--apply", help="Apply the patch without asking.")
+        ] = False,
+        driver: DriverOption = "auto",
+        store: StoreOption = None,
+        tokens: Annotated[
+            int, typer.Option(min=256, help="Length of the whole session, in tokens.")
+        ] = Budget().tokens,
+        turns: Annotated[int, typer.Option(min=1, help="Most replies of the agent.")] = 16,
+        temperature: Annotated[
+            float, typer.Option(min=0.0, help="Of sampling; 0 always takes the likeliest token.")
+        ] = 0.0,
+    ) -> None:
+        """Work on a copy of the repository in a sandbox and show the patch.
+
+        The steps go to stderr; stdout gets the patch. Ctrl-C ends the work and everything that
+        runs for it.
+        """
+        if server and (checkpoint or store or driver != "auto"):
+            raise UserError(
+                "--checkpoint, --driver and --store have no effect with --server",
+                "leave them out: they are the server's",
+            )
+        budget = Budget(tokens=tokens, reply_tokens=tokens, turns=turns, deadline_s=_DEADLINE_S)
+        work = Work(instruction, repo, budget, temperature)
+        if server:
+            patch = asyncio.run(work_at(server, os.environ.get(TOKEN_VARIABLE), work))
+        else:
+            wanted = Production(checkpoint=find_checkpoint(checkpoint), driver=driver, store=store)
+            patch = asyncio.run(_work_here(wanted, work))
+        _finish(patch, repo, apply)
+
+
+async def _work_here(wanted: Production, work: Work) -> bytes:
+    """A server for this one session, on a loopback port with a token of its own."""
+    token = secrets.token_urlsafe()
+    async with AsyncExitStack() as stack:
+        with console().status("starting the model and the sandboxes"):
+            application = await stack.enter_async_context(composed(replace(wanted, token=token)))
+            url = await stack.enter_async_context(serving(application))
+        return await work_at(url, token, work)
+
+
+async def work_at(url: str, token: str | None, work: Work) -> bytes:
+    """Send the repository and the instruction, show what happens, give the patch."""
+    archive = pack(work.repository)
+    request = SessionRequest(budget=work.budget, temperature=work.temperature, lease_s=_LEASE_S)
+    async with AgentClient(url, token=token) as client, _open(client, request) as session:
+        await client.upload(session, archive)
+        await client.send(session, work.instruction)
+        view = SessionView(console())
+        async for event in client.events(session):
+            view.show(event)
+            if event.type in ("stop", "error"):
+                break
+        episode = await client.episode(session, wait_s=_DEADLINE_S)
+        _raise_failure(episode)
+        return await client.patch(session)
+
+
+@asynccontextmanager
+async def _open(client: AgentClient, request: SessionRequest) -> AsyncIterator[str]:
+    """A session that is closed at the end, also after Ctrl-C: its tools end with it."""
+    session = (await client.open(request)).id
+    try:
+        yield session
+    finally:
+        await client.close_session(session)
+
+
+def _raise_failure(episode: Episode | None) -> None:
+    if episode is None or episode.stop is not StopReason.FAILED or episode.failure is None:
+        return
+    failure = episode.failure
+    if failure.kind is FailureKind.INFRA:
+        raise InfraError(failure.detail)
+    raise JourneymanError(f"a bug in the agent server: {failure.detail}")
+
+
+def _finish(patch: bytes, repository: Path, apply: bool) -> None:
+    if not patch:
+        typer.echo("nothing was changed", err=True)
+        return
+    if sys.stdout.isatty():
+        text = patch.decode("utf-8", "replace")
+        Console().print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))
+        apply = apply or typer.confirm(f"Apply this to {repository}?", default=False)
+    else:
+        sys.stdout.buffer.write(patch)
+    if apply:
+        apply_patch(patch, repository)
+        typer.echo(f"applied to {repository}", err=True)
+
+
+def apply_patch(patch: bytes, repository: Path) -> None:
+    """All of it or nothing. git keeps every path inside the repository.
+
+    Raises UserError when it does not fit, for instance because files changed meanwhile.
+    """
+    root = repository.resolve()
+    # Paths are relative to the directory given, also when that lies inside a larger repository.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.parent)}
+    command = ["git", "apply", "--whitespace=nowarn", "-"]
+    try:
+        done = subprocess.run(
+            command, input=patch, cwd=root, env=environment, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        raise UserError("git is needed to apply the patch", "install git") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        raise UserError(f"the patch does not apply to {repository}: {said}", "apply it by hand")
