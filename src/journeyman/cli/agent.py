@@ -41,7 +41,8 @@ class Work:
     """One person's request."""
 
     instruction: str
-    repository: Path
+    archive: bytes
+    """The repository, packed."""
     budget: Budget
     temperature: float
 
@@ -84,7 +85,7 @@ def register(app: typer.Typer) -> None:
                 "leave them out: they are the server's",
             )
         budget = Budget(tokens=tokens, reply_tokens=tokens, turns=turns, deadline_s=_DEADLINE_S)
-        work = Work(instruction, repo, budget, temperature)
+        work = Work(instruction, pack(repo), budget, temperature)
         if server:
             patch = asyncio.run(work_at(server, os.environ.get(TOKEN_VARIABLE), work))
         else:
@@ -104,11 +105,10 @@ async def _work_here(wanted: Production, work: Work) -> bytes:
 
 
 async def work_at(url: str, token: str | None, work: Work) -> bytes:
-    """Send the repository and the instruction, show what happens, give the patch."""
-    archive = pack(work.repository)
+    """Send repository and instruction, show what happens, give the patch."""
     request = SessionRequest(budget=work.budget, temperature=work.temperature, lease_s=_LEASE_S)
     async with AgentClient(url, token=token) as client, _open(client, request) as session:
-        await client.upload(session, archive)
+        await client.upload(session, work.archive)
         await client.send(session, work.instruction)
         view = SessionView(console())
         async for event in client.events(session):

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journeyman.chat import ChatFormat
-from journeyman.config.home import home_dir
 from journeyman.sandbox.client import Copy, SandboxClient, TemplateSpec, Workdir
-from journeyman.sandbox.service.launch import running_service
 from journeyman.types import Environment
 
 PROJECT = {
@@ -33,16 +31,11 @@ def run() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
-def service(run: Callable[..., Any]) -> Iterator[SandboxClient]:
-    """A client of one shared gVisor service. Fails where `make setup` has not been run."""
-    stack = AsyncExitStack()
-
-    async def start() -> SandboxClient:
-        url = await stack.enter_async_context(running_service(driver="gvisor"))
-        return await stack.enter_async_context(SandboxClient(url))
-
-    yield run(start())
-    run(stack.aclose())
+def service(run: Callable[..., Any], sandbox_service: str) -> Iterator[SandboxClient]:
+    """A client of the shared gVisor service."""
+    client = SandboxClient(sandbox_service)
+    yield client
+    run(client.aclose())
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +64,15 @@ def instruction() -> str:
 
 
 @pytest.fixture(scope="session")
-def chat() -> ChatFormat:
-    directory = home_dir() / "models" / "smollm2-135m"
-    assert (directory / "tokenizer.json").is_file(), f"no model in {directory}: run `make setup`"
-    return ChatFormat.load(directory)
+def chat(model_dir: Path) -> ChatFormat:
+    return ChatFormat.load(model_dir)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A person's directory with the same project."""
+    root = tmp_path / "repository"
+    for name, data in PROJECT.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root

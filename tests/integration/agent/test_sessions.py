@@ -111,14 +111,6 @@ async def serve(url: str, repository: Path, instruction: str) -> bytes:
 
 
 @pytest.fixture
-def repository(project: dict[str, bytes], tmp_path: Path) -> Path:
-    for name, data in project.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-    return tmp_path
-
-
-@pytest.fixture
 def apps(service: SandboxClient, bare: Environment, chat: ChatFormat) -> dict[str, Any]:
     """The two ways the application is composed, each with the record of what its model saw."""
     training, person = Recording(chat), Recording(chat)

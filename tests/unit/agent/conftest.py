@@ -15,7 +15,6 @@ import pytest
 
 from journeyman.agent.tools import Workspace
 from journeyman.chat import ChatFormat, format_call
-from journeyman.config.home import home_dir
 from journeyman.types import (
     Completion,
     CompletionRequest,
@@ -148,10 +147,8 @@ class ScriptedModel:
 
 
 @pytest.fixture(scope="session")
-def chat() -> ChatFormat:
-    directory = home_dir() / "models" / "smollm2-135m"
-    assert (directory / "tokenizer.json").is_file(), f"no model in {directory}: run `make setup`"
-    return ChatFormat.load(directory)
+def chat(model_dir: Path) -> ChatFormat:
+    return ChatFormat.load(model_dir)
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""`journeyman serve` and `journeyman agent` as a person uses them, with the real model."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from journeyman.agent import ReplaySampler
+from journeyman.agent.repository import pack
+from journeyman.agent.server import app, serving
+from journeyman.chat import ChatFormat
+from journeyman.cli.agent import Work, apply_patch, work_at
+from journeyman.cli.composition import find_checkpoint
+from journeyman.cli.main import main
+from journeyman.sandbox.client import SandboxClient
+from journeyman.store import Store
+from journeyman.types import Budget, Environment, StopReason, UserError
+
+COMMAND = [sys.executable, "-m", "journeyman.cli"]
+CALLS = [
+    ("edit", {"file_path": "pkg/mod.py", "old_string": "x + 2", "new_string": "x * 2"}),
+    ("submit", {}),
+]
+
+
+def environment_of(tmp_path: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TMPDIR": str(tmp_path),
+    }
+
+
+def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
+    run: Callable[..., Any],
+    service: SandboxClient,
+    bare: Environment,
+    chat: ChatFormat,
+    repository: Path,
+) -> None:
+    work = Work("Fix it.", pack(repository), Budget(), 0.0)
+
+    async def body() -> bytes:
+        application = app(ReplaySampler(chat, CALLS), service, chat=chat, environment=bare)
+        async with serving(application) as url:
+            return await work_at(url, None, work)
+
+    before = (repository / "pkg/mod.py").read_bytes()
+    patch = run(body())
+    assert (repository / "pkg/mod.py").read_bytes() == before, "only a patch may change it"
+    # The directory may lie inside a larger repository.
+    subprocess.run(["git", "init", "-q", repository.parent], check=True)
+    apply_patch(patch, repository)
+    assert (repository / "pkg/mod.py").read_bytes() == before.replace(b"x + 2", b"x * 2")
+    with pytest.raises(UserError, match="does not apply"):
+        apply_patch(patch, repository)
+
+
+def test_the_newest_checkpoint_of_all_runs_is_taken(tmp_path: Path, model_dir: Path) -> None:
+    for age, name in enumerate(["b", "a"]):
+        file = tmp_path / name / "checkpoint" / "config.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        os.utime(file, (age, age))
+    assert find_checkpoint(None, tmp_path) == tmp_path / "a" / "checkpoint"
+    assert find_checkpoint(None, tmp_path / "none") == model_dir
+    with pytest.raises(UserError, match="no checkpoint 'nothing'"):
+        find_checkpoint("nothing")
+
+
+@contextmanager
+def serve(tmp_path: Path, model_dir: Path) -> Iterator[str]:
+    """`journeyman serve` on a free port, ended as Ctrl-C ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    options = ["--checkpoint", str(model_dir), "--port", str(port)]
+    store = f"sqlite:///{tmp_path}/store.db"
+    process = subprocess.Popen(
+        [*COMMAND, "serve", *options, "--store", store],
+        stdout=subprocess.PIPE,
+        env=environment_of(tmp_path),
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert f"http://127.0.0.1:{port}" in line
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_serve_answers_people_and_openai_clients_and_ends_clean(
+    tmp_path: Path, model_dir: Path, repository: Path
+) -> None:
+    with serve(tmp_path, model_dir) as url:
+        body = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 4}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] <= 4
+        options = ["--repo", str(repository), "--server", url, "--turns", "1", "--tokens", "256"]
+        done = subprocess.run(
+            [*COMMAND, "agent", "Fix the failing test.", *options],
+            env=environment_of(tmp_path),
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert "■" in done.stderr.decode()
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    (episode,) = store.episodes(run="sessions", kind="session")
+    assert episode.stop in {StopReason.TURNS, StopReason.TOKENS, StopReason.ANSWERED}
+    assert episode.prompt[1].content == "Fix the failing test."
+    assert 0 < len(episode.streams[0].token_ids) <= 256
+    store.close()
+    assert not list(tmp_path.glob("journeyman-sandboxd-*")), "sandbox state is left behind"
+
+
+def test_ctrl_c_ends_the_session_and_everything_that_ran_for_it(
+    tmp_path: Path, model_dir: Path, repository: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    options = ["--repo", str(repository), "--checkpoint", str(model_dir)]
+    options += ["--store", store, "--tokens", "4096"]
+    process = subprocess.Popen(
+        [*COMMAND, "agent", "Tell a very long story.", *options],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment_of(tmp_path),
+    )
+    deadline = time.monotonic() + 90
+    while not list(tmp_path.glob("journeyman-sandboxd-*/state/sandboxes/*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert not list(tmp_path.glob("journeyman-sandboxd-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["agent", "x", "--repo", "/nowhere/at/all"], "is no directory"),
+        (["agent", "x", "--repo", ".", "--checkpoint", "nothing"], "no checkpoint 'nothing'"),
+        (["agent", "x", "--repo", ".", "--server", "http://127.0.0.1:9"], "no answer from"),
+        (["agent", "x", "--repo", ".", "--server", "u", "--store", "s"], "have no effect"),
+        (["serve", "--host", "0.0.0.0"], "without a token"),
+        (["serve", "--model", "m"], "no effect without --model-url"),
+    ],
+)
+def test_bad_input_is_named_with_its_cure(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert complaint in said and "Traceback" not in said
+    assert len(said.strip().splitlines()) == 2, "what is wrong, and what to do about it"
+    assert ended.value.code in {1, 2}
