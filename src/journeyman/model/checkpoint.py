@@ -135,7 +135,7 @@ def replaced_directory(target: Path) -> Iterator[Path]:
             target.rename(old)
         scratch.rename(target)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(
             f"cannot write {target}: {error}",
             f"free disk space or mend permissions under {target.parent}; nothing was changed",

@@ -16,7 +16,8 @@ CONTROL_TOKEN = 3
 def write_tokenizer(model: GGUFModel, directory: Path) -> None:
     """`tokenizer.json`, `tokenizer_config.json` and the chat template, in `directory`."""
     tokens: list[str] = model.field("tokenizer.ggml.tokens")
-    build_tokenizer(model).save(str(directory / "tokenizer.json"))
+    text = build_tokenizer(model).to_str(pretty=True)
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     special = {
         "bos_token": _token(model, tokens, "bos"),
         "eos_token": _token(model, tokens, "eos"),

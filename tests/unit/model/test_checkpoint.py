@@ -1,6 +1,7 @@
 """Checkpoints: round trips, shards, digests, and what is left after a failure."""
 
 import json
+import resource
 
 import pytest
 import torch
@@ -84,6 +85,21 @@ def test_a_damaged_file_is_named(small):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match=r"model\.safetensors is not a readable"):
         load(directory)
+
+
+def test_a_full_disk_is_a_user_error_and_the_old_checkpoint_stays(small):
+    directory, model = small
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    larger = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(UserError, match=r"cannot write(?s:.*)nothing was changed"):
+            save(larger, directory, tokenizer_from=directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert [path.name for path in directory.parent.iterdir()] == ["small"]
 
 
 def test_a_failed_write_leaves_the_old_directory_and_no_scratch(tmp_path):
