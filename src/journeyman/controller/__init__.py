@@ -1,0 +1,1 @@
+"""The reinforcement-learning controller: placement on Ray, prompt order, groups, recovery."""

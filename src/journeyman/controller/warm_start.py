@@ -1,0 +1,50 @@
+"""The supervised warm start: the oracle's tool calls replayed through the real agent and tools."""
+
+import random
+from collections.abc import Sequence
+
+from journeyman.types import Batch, Episode, Sample, StopReason, UserError
+
+
+def supervised_batches(
+    episodes: Sequence[Episode], *, epochs: int, episodes_per_step: int, seed: int
+) -> list[Batch]:
+    """All steps of a warm start, in order; each epoch is shuffled on its own.
+
+    Only episodes that the agent submitted count: one whose replay stumbled teaches stumbling.
+    """
+    usable = sorted((e for e in episodes if _clean(e)), key=lambda e: e.id)
+    if not usable:
+        raise UserError(
+            "no oracle episode could be replayed to its end",
+            "look at the episodes of kind 'oracle' in the store",
+        )
+    batches: list[Batch] = []
+    for epoch in range(epochs):
+        order = list(usable)
+        random.Random(f"{seed}/warm/{epoch}").shuffle(order)
+        for start in range(0, len(order), episodes_per_step):
+            chosen = order[start : start + episodes_per_step]
+            batches.append(Batch(step=len(batches) + 1, samples=_samples(chosen)))
+    return batches
+
+
+def schedule(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up over the first tenth of the steps, then linear decay to a tenth of `peak`."""
+    warmup = max(1, steps // 10)
+    if step <= warmup:
+        return peak * step / warmup
+    return peak * (1.0 - 0.9 * (step - warmup) / max(1, steps - warmup))
+
+
+def _clean(episode: Episode) -> bool:
+    return episode.failure is None and episode.stop == StopReason.SUBMITTED
+
+
+def _samples(episodes: Sequence[Episode]) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(episode=episode.id, group=episode.group, stream=stream, advantage=1.0)
+        for episode in episodes
+        for stream in episode.streams
+        if any(stream.loss_mask)
+    )

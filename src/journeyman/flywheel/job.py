@@ -1,0 +1,254 @@
+"""The main job: base → warm start → reinforcement, each measured on held-out tasks."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from journeyman.config import RunConfig
+from journeyman.controller.checkpoints import Checkpoints
+from journeyman.controller.collector import Collector
+from journeyman.controller.prompts import PromptOrder
+from journeyman.controller.reinforcement import Reinforcement
+from journeyman.episodes import Arena, Attempt
+from journeyman.evaluation import Evaluation, evaluate
+from journeyman.flywheel.directory import RunDirectory, Stopwatch
+from journeyman.flywheel.inputs import TaskSets
+from journeyman.flywheel.services import Services
+from journeyman.flywheel.summary import summarise
+from journeyman.flywheel.supervised import Supervised
+from journeyman.observe import Progress
+from journeyman.store import Ledger
+from journeyman.types import Episode, Task
+
+log = logging.getLogger(__name__)
+
+
+class Job:
+    """One run. Phases that were finished before are not done again."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        tasks: TaskSets,
+        services: Services,
+        progress: Progress,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._tasks = tasks
+        self._services = services
+        self._progress = progress
+        self._stopwatch = Stopwatch(directory)
+        stored = services.store.evaluations(directory.name, Evaluation)
+        self._done = {(name, step): evaluation for name, step, evaluation in stored}
+        self.evaluations: dict[str, Evaluation] = {}
+        self._supervised = Supervised(
+            services,
+            config.warm_start,
+            config.seed,
+            progress,
+            attempt=lambda arena, task: self._attempt(arena, "oracle", "oracle", task),
+            on_step=self._record_warm,
+        )
+
+    async def run(self) -> dict[str, Any]:
+        """All phases in order. Returns the summary."""
+        if self._config.evaluation.base:
+            await self.evaluate("base")
+        await self._start_policy()
+        if self._config.reinforcement.steps:
+            with self._stopwatch.running("reinforcement"):
+                steps = await self.reinforce()
+            await self.evaluate("rl", steps)
+        await self._export()
+        if self._config.controls.continued:
+            await self._continued_control()
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers so far."""
+        return summarise(
+            self.evaluations,
+            self._stopwatch.seconds,
+            str(self._directory.root),
+            pass_at=self._config.evaluation.pass_at,
+        )
+
+    async def _start_policy(self) -> None:
+        """The policy that reinforcement starts from: the warm start, or its plateau."""
+        await self.warm_start()
+        await self.evaluate("warm")
+        if self._config.controls.plateau:
+            await self._plateau()
+        await self._services.trainer.reset_optimiser.remote()
+
+    async def warm_start(self) -> None:
+        """Supervised episodes, learned or loaded; nothing where the configuration skips them."""
+        if not self._config.warm_start.epochs:
+            return
+        saved = self._directory.training / "warm"
+        with self._stopwatch.running("warm_start"):
+            if saved.is_dir():
+                await self._supervised.load(saved)
+            else:
+                episodes = await self._oracle_episodes()
+                await self._supervised.train(episodes, self._config.warm_start.epochs)
+                await self._supervised.save(saved)
+            await self._services.learner("supervised").publish()
+
+    async def _plateau(self) -> None:
+        """Epoch after epoch, each with the whole schedule, until one is no better on the held-out
+        tasks than the best before it. Choosing by held-out tasks flatters this control."""
+        best, best_state = self.evaluations["warm"], self._directory.training / "warm"
+        episodes = await self._oracle_episodes()
+        for epochs in range(1, self._config.controls.plateau_epochs + 1):
+            phase = f"plateau-{epochs}"
+            state = self._directory.training / phase
+            if state.is_dir():
+                await self._supervised.load(state)
+            else:
+                await self._supervised.train(episodes, 1)
+                await self._supervised.save(state)
+            await self._services.learner("supervised").publish()
+            found = await self.evaluate(phase)
+            if found.solved <= best.solved:
+                break
+            best, best_state = found, state
+        self.evaluations["plateau"] = best
+        self._keep("plateau", 0, best)
+        await self._supervised.load(best_state)
+        await self._services.learner("supervised").publish()
+
+    async def _continued_control(self) -> None:
+        """Supervised training from the same start for as long as reinforcement took."""
+        if ("sft_control", 0) not in self._done:
+            plateau = self._directory.training / "start"
+            await self._supervised.load(plateau)
+            episodes = await self._oracle_episodes()
+            seconds = self._stopwatch.seconds["reinforcement"]
+            await self._supervised.continue_for(episodes, seconds)
+            await self._services.learner("supervised").publish()
+        await self.evaluate("sft_control")
+
+    async def _oracle_episodes(self) -> list[Episode]:
+        """Replayed once in a run, kept in the store."""
+        marker = self._directory.root / "replayed"
+        name = self._directory.name
+        if not marker.is_file():
+            await self._supervised.replay(self._tasks.warm)
+            self._directory.write("replayed", "")
+        return await asyncio.to_thread(
+            lambda: list(self._services.store.episodes(run=name, kind="oracle"))
+        )
+
+    async def evaluate(self, name: str, step: int = 0) -> Evaluation:
+        """Evaluate the weights that the engine serves on the held-out tasks, once in a run.
+
+        `step` is the number of reinforcement steps they have had.
+        """
+        config = self._config.evaluation
+        done = await self._evaluate(name, step, config.samples, 1.0)
+        if config.greedy and name != "during":
+            await self._evaluate(f"{name}_greedy", step, 1, 0.0)
+        return done
+
+    async def _evaluate(self, name: str, step: int, samples: int, temperature: float) -> Evaluation:
+        done = self._done.get((name, step))
+        if done is None:
+            total = len(self._tasks.held_out) * samples
+            phase = f"{name}-{step}"
+            with (
+                self._progress.stage(f"evaluate {name}", total, "episodes") as stage,
+                self._stopwatch.running(f"evaluate_{name}"),
+            ):
+
+                async def attempt(task: Task, index: int) -> Episode:
+                    arena = self._services.arena
+                    return await self._attempt(arena, "held_out", phase, task, index, temperature)
+
+                done = await evaluate(
+                    self._tasks.held_out,
+                    samples,
+                    attempt,
+                    max_concurrency=total,
+                    grace_s=24 * 3600.0,  # they queue for the arena's places
+                    stage=stage,
+                    seed=self._config.seed,
+                )
+            self._keep(name, step, done)
+        self.evaluations[name] = done
+        return done
+
+    def _keep(self, name: str, step: int, done: Evaluation) -> None:
+        self._services.store.save_evaluation(self._directory.name, name, step, done)
+        self._done[name, step] = done
+
+    async def _attempt(
+        self,
+        arena: Arena,
+        kind: str,
+        phase: str,
+        task: Task,
+        index: int = 0,
+        temperature: float = 1.0,
+    ) -> Episode:
+        group = f"{self._directory.name}/{phase}/{task.id}"
+        this = Attempt(kind=kind, group=group, index=index, temperature=temperature)
+        episode = await arena.attempt(task, this, grade=kind != "oracle")
+        await asyncio.to_thread(self._services.store.save_episode, episode, self._directory.name)
+        return episode
+
+    async def _record_warm(self, step: int, figures: dict[str, float]) -> None:
+        named = {f"warm_{name}": value for name, value in figures.items()}
+        store = self._services.store
+        await asyncio.to_thread(store.save_metrics, self._directory.name, step, named)
+
+    async def reinforce(self) -> int:
+        """Policy-gradient steps from the present weights, or from the last checkpoint. Returns
+        how many steps the policy has had."""
+        config = self._config.reinforcement
+        start = self._directory.training / "start"
+        learner = self._services.learner("policy")
+        if not start.is_dir():
+            await learner.save(start)
+        with self._progress.stage("reinforce", config.steps, "steps") as stage:
+
+            async def on_step(step: int, figures: dict[str, float]) -> None:
+                stage.advance(step - stage.done)
+                reward, seconds = figures["reward"], figures["step_s/total"]
+                stage.note(f"reward {reward:.2f}, {seconds:.0f} s/step")
+                every = self._config.evaluation.every
+                if every and step % every == 0 and step < config.steps:
+                    await self.evaluate("during", step)
+
+            return await self._loop(on_step).run()
+
+    def _loop(self, on_step: Callable[[int, dict[str, float]], Awaitable[None]]) -> Reinforcement:
+        config = self._config.reinforcement
+        ledger = Ledger(self._services.store, self._directory.name)
+
+        async def attempt(task: Task, group: str, index: int) -> Episode:
+            this = Attempt(kind="train", group=group, index=index, temperature=config.temperature)
+            return await self._services.arena.attempt(task, this)
+
+        return Reinforcement(
+            config,
+            order=PromptOrder(self._tasks.train, self._config.seed),
+            collector=Collector(
+                attempt, ledger, group_size=config.group_size, infra_retries=config.infra_retries
+            ),
+            ledger=ledger,
+            learner=self._services.learner("policy"),
+            checkpoints=Checkpoints(self._directory.training, config.checkpoint_every),
+            timer=self._services.timer,
+            remaining_s=config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0),
+            on_step=on_step,
+        )
+
+    async def _export(self) -> None:
+        if self._directory.checkpoint.is_dir():
+            await asyncio.to_thread(shutil.rmtree, self._directory.checkpoint)
+        await self._services.learner("policy").export(self._directory.checkpoint)
