@@ -1,5 +1,6 @@
 """Where a reinforcement step's time goes, and how fast its parts are alone."""
 
+import asyncio
 import tempfile
 import time
 from pathlib import Path
@@ -49,9 +50,9 @@ async def bench_loop(
             ray.shutdown()
             store.close()
     with progress.stage("engine and trainer alone", 2, "measured") as stage:
-        decode = await decode_throughput(model_dir)
+        decode = await asyncio.to_thread(decode_throughput, model_dir)
         stage.advance()
-        train = train_throughput(model_dir)
+        train = await asyncio.to_thread(train_throughput, model_dir)
         stage.advance()
     return {
         "step_s": step_s,
