@@ -25,11 +25,9 @@ from journeyman.types import (
     Failure,
     InfraError,
     Sampler,
-    Sandboxes,
     StopReason,
     Task,
     Value,
-    Verdict,
     Verifier,
 )
 
@@ -56,7 +54,7 @@ class Arena:
     def __init__(
         self,
         client: AgentClient,
-        sandboxes: Sandboxes,
+        sandboxes: SandboxClient,
         verifier: Verifier,
         *,
         agent: AgentConfig,
@@ -146,19 +144,6 @@ def _failed(task: Task, attempt: Attempt, failure: Failure, started: float) -> E
     )
 
 
-class StoredVerdicts:
-    """`tasks.grading.VerdictCache` in the store: equal trees of one task have one verdict."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def get(self, task_digest: str, tree: str) -> Verdict | None:
-        return self._store.cached_verdict(task_digest, tree)
-
-    def put(self, task_digest: str, tree: str, verdict: Verdict) -> None:
-        self._store.cache_verdict(task_digest, verdict.model_copy(update={"tree": tree}))
-
-
 @asynccontextmanager
 async def open_arena(
     sampler: Sampler,
@@ -178,7 +163,7 @@ async def open_arena(
     async with SandboxClient(sandbox_url) as sandboxes:
         timed = TimedSandboxes(sandboxes, timer)
         service = app(TimedSampler(sampler, timer), timed, chat=chat)
-        verifier = HarborVerifier(sandboxes, StoredVerdicts(store) if store else None)
+        verifier = HarborVerifier(sandboxes, store)
         async with serving(service) as url, AgentClient(url) as client:
             yield Arena(
                 client, sandboxes, verifier, agent=agent, concurrency=concurrency, timer=timer
