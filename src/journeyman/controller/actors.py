@@ -19,7 +19,6 @@ from journeyman.trainer import StepMetrics, Trainer
 from journeyman.trainer.losses import LossKind
 from journeyman.types import Batch, Completion, CompletionRequest, EngineError, PolicyVersion
 
-
 Weights = dict[str, np.ndarray[Any, Any]]
 """BF16 tensors by name, their bits as int16. Ray moves NumPy arrays without a copy, but would
 pickle a tensor that is a view of a flat buffer with the whole buffer behind it."""
@@ -146,6 +145,11 @@ def start_ray() -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+
+
+def stop_ray() -> None:
+    """End this process's actors, and the local Ray if it was started here."""
+    ray.shutdown()
 
 
 def engine_actor(model_dir: Path, config: EngineConfig) -> Any:

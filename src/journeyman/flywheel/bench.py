@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import ray
-
 from journeyman.config import RunConfig, load_config
+from journeyman.controller.actors import stop_ray
 from journeyman.flywheel.directory import RunDirectory
 from journeyman.flywheel.inputs import choose_tasks, model_path
 from journeyman.flywheel.job import Job
@@ -47,7 +46,7 @@ async def bench_loop(
                 step_s = await _steps(config, Path(folder), services, progress)
                 fork_s = await _fork_first_exec(config, services)
         finally:
-            ray.shutdown()
+            stop_ray()
             store.close()
     with progress.stage("engine and trainer alone", 2, "measured") as stage:
         decode = await asyncio.to_thread(decode_throughput, model_dir)

@@ -4,9 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from journeyman.config import RunConfig
+from journeyman.controller.actors import stop_ray
 from journeyman.flywheel.directory import RunDirectory
 from journeyman.flywheel.inputs import choose_tasks, model_path
 from journeyman.flywheel.job import Job
@@ -55,5 +54,5 @@ async def run_job(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
             log.error("stopped; continue with --resume %s", directory.root)
         raise
     finally:
-        ray.shutdown()
+        stop_ray()
         store.close()
