@@ -153,7 +153,31 @@ def asset_steps(driver: str, tasks: str) -> list[Step]:
             (journeyman("model", "fetch", "smollm2-135m"),),
             products=(model / "model.safetensors", model / "tokenizer.json"),
         ),
+        *tasks_steps(driver, tasks),
     ]
+
+
+def tasks_steps(driver: str, tasks: str) -> list[Step]:
+    """The set that the tests need, and unless `tasks` is small the one that training needs."""
+    small = Step(
+        "tasks-small",
+        "A dozen coding tasks for the tests",
+        "1 min",
+        (journeyman("tasks", "build", "--small", "--driver", driver),),
+        inputs=("src/journeyman/tasks",),
+        products=(HOME / "tasks" / "small" / "set.json",),
+    )
+    full = Step(
+        "tasks",
+        "The coding tasks for training",
+        "20 min",
+        (journeyman("tasks", "build", "--driver", driver),),
+        # Not the whole package: the set that runs were measured on should not change with every
+        # edit. `journeyman tasks build` makes it anew.
+        inputs=("src/journeyman/tasks/projects.toml",),
+        products=(HOME / "tasks" / "quickstart" / "set.json",),
+    )
+    return [small] if tasks == "small" else [small, full]
 
 
 def _pinned(name: str) -> str:

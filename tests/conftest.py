@@ -15,6 +15,8 @@ import pytest
 
 from journeyman.config import home_dir
 from journeyman.sandbox.service.launch import running_service
+from journeyman.tasks.harbor import load_tasks
+from journeyman.types import Task
 
 # Test files of one name may stand in several folders (import mode importlib); what several files
 # of a folder share lies beside them, and is found by these paths.
@@ -65,3 +67,12 @@ def sandbox_service() -> Iterator[str]:
             yield url
         finally:
             runner.run(service.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="session")
+def small_tasks() -> list[Task]:
+    """A dozen tasks of two real projects, of every split."""
+    directory = home_dir() / "tasks" / "small"
+    if not (directory / "set.json").is_file():
+        pytest.fail(f"there is no task set in {directory}; run `make test`")
+    return load_tasks(directory)
