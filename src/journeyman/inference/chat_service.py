@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from journeyman.inference.conversation import Conversation, TurnFormat
-from journeyman.inference.generation import Generator
+from journeyman.inference.generation import Generator, OnToken
 from journeyman.types import (
     Completion,
     CompletionRequest,
@@ -61,9 +61,18 @@ class ChatService:
         """The text of each token by itself."""
         return [self._format.decode([token]) for token in token_ids]
 
-    async def complete(self, request: CompletionRequest) -> Completion:
-        """See `types.Sampler`. Raises UserError when the conversation is being completed
-        already: two replies cannot follow one stream."""
+    def reply_text(self, token_ids: Sequence[int]) -> str:
+        """The text of a reply, or of its beginning."""
+        return self._format.decode_reply(token_ids)
+
+    async def complete(
+        self, request: CompletionRequest, on_token: OnToken | None = None
+    ) -> Completion:
+        """See `types.Sampler`; `on_token` is told of each token as it comes.
+
+        Raises UserError when the conversation is being completed already: two replies cannot
+        follow one stream.
+        """
         conversation = self._conversation(request.conversation)
         if conversation.is_busy:
             raise UserError(
@@ -80,6 +89,7 @@ class ChatService:
                 top_p=request.top_p,
                 seed=request.seed,
                 stop_ids=(self._format.end_of_turn,),
+                on_token=on_token,
             )
             message = conversation.commit(request, prompt_ids, generation)
         finally:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from journeyman.inference.batch import build_batch
 from journeyman.inference.blocks import BlockPool
-from journeyman.inference.generation import Generation
+from journeyman.inference.generation import Generation, OnToken
 from journeyman.inference.scheduler import Scheduler
 from journeyman.inference.sequence import Sequence as Request
 from journeyman.inference.stats import Counters
@@ -101,6 +101,7 @@ class Engine:
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        on_token: OnToken | None = None,
     ) -> Generation:
         """Sample up to `max_tokens` tokens after `prompt_ids`.
 
@@ -123,6 +124,7 @@ class Engine:
             seed=(secrets.randbits(63) if seed is None else seed) % 2**64,
             stop_ids=frozenset(stop_ids),
             finish=lambda outcome: _call_soon(loop, _resolve, future, outcome),
+            on_token=on_token and (lambda token: _call_soon(loop, on_token, token)),
         )
         self._post(lambda: self._submit(request))
         try:
@@ -251,6 +253,8 @@ class Engine:
         for chunk in chunks:
             self._scheduler.advance(chunk)
         for request, token, logprob in zip(sampled, token_ids, logprobs, strict=True):
+            if request.on_token is not None:
+                request.on_token(token)
             stop = request.append(token, logprob, self._version.number, self.context)
             if stop is not None:
                 self._scheduler.remove(request)

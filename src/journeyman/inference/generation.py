@@ -1,6 +1,6 @@
 """What is asked of an engine and what comes back, in tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -8,6 +8,10 @@ from journeyman.types import PolicyVersion
 
 Stop = Literal["stop", "length", "context"]
 """A stop id was sampled, `max_tokens` was reached, or the context window is full."""
+
+
+OnToken = Callable[[int], None]
+"""Told of each sampled token as it comes."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Generator(Protocol):
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        on_token: OnToken | None = None,
     ) -> Generation:
-        """Continue `prompt_ids`. Cancelling the call frees what it holds. Raises EngineError."""
+        """Continue `prompt_ids`; `on_token` is called on the caller's event loop.
+
+        Cancelling the call frees what it holds. Raises EngineError.
+        """
         ...

@@ -10,7 +10,7 @@ import time
 from typing import Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from journeyman.chat import format_call
 from journeyman.chat.tools import OPEN
@@ -69,6 +69,10 @@ class Tool(Strict):
     function: FunctionSpec
 
 
+class StreamOptions(Strict):
+    include_usage: bool = False
+
+
 class ChatRequest(Strict):
     """The body of `POST /v1/chat/completions`."""
 
@@ -83,9 +87,16 @@ class ChatRequest(Strict):
     seed: int | None = None
     n: Literal[1] = 1
     logprobs: bool = False
-    stream: Literal[False] = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
     user: str | None = None
     conversation: str | None = None
+
+    @model_validator(mode="after")
+    def _no_idle_field(self) -> "ChatRequest":
+        if self.stream_options and not self.stream:
+            raise ValueError("stream_options would have no effect without stream")
+        return self
 
     def as_request(self, known: tuple[Message, ...], default_tokens: int) -> CompletionRequest:
         """`known` are the messages of the conversation so far: a reply that comes back in
@@ -145,7 +156,7 @@ def reply_message(reply: Message) -> dict[str, Any]:
     good = [call for call in reply.tool_calls if call.error is None]
     if not good or len(good) < len(reply.tool_calls):
         return {"role": "assistant", "content": reply.content or None}
-    text = reply.content.partition(OPEN)[0] if OPEN in reply.content else ""
+    text = reply.content.partition(OPEN)[0].rstrip() if OPEN in reply.content else ""
     calls = [
         {
             "id": call.id,
@@ -157,7 +168,7 @@ def reply_message(reply: Message) -> dict[str, Any]:
         }
         for call in good
     ]
-    return {"role": "assistant", "content": text.strip() or None, "tool_calls": calls}
+    return {"role": "assistant", "content": text or None, "tool_calls": calls}
 
 
 def response(completion: Completion, asked: ChatRequest, tokens: list[str]) -> dict[str, Any]:

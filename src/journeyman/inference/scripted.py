@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from journeyman.inference.chat_service import ChatService
 from journeyman.inference.conversation import TurnFormat
-from journeyman.inference.generation import Generation
+from journeyman.inference.generation import Generation, OnToken
 from journeyman.types import (
     Completion,
     CompletionRequest,
@@ -48,6 +48,7 @@ class ScriptedEngine:
         top_p: float = 1.0,
         seed: int | None = None,
         stop_ids: Sequence[int] = (),
+        on_token: OnToken | None = None,
     ) -> Generation:
         """The next text, cut at `max_tokens`. Raises EngineError when the script is over."""
         if self._said == len(self._texts):
@@ -57,6 +58,9 @@ class ScriptedEngine:
         ids = [*self._format.encode(self._texts[self._said]), self._format.end_of_turn]
         self._said += 1
         kept = ids[:max_tokens]
+        if on_token is not None:
+            for token in kept:
+                on_token(token)
         return Generation(
             token_ids=tuple(kept),
             logprobs=(0.0,) * len(kept),

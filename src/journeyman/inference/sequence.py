@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from journeyman.inference.blocks import Key
-from journeyman.inference.generation import Generation, Stop
+from journeyman.inference.generation import Generation, OnToken, Stop
 
 
 @dataclass(eq=False)
@@ -21,6 +21,8 @@ class Sequence:
     stop_ids: frozenset[int]
     finish: Callable[[Generation | BaseException], None]
     """Called once, on the engine's thread."""
+    on_token: OnToken | None = None
+    """Called with each sampled token, on the engine's thread."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)

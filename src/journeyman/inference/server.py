@@ -1,13 +1,15 @@
 """The model over HTTP: OpenAI's chat completions, and the project's own completion contract."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from journeyman.inference.chat_service import ChatService
 from journeyman.inference.openai import ChatRequest, response
+from journeyman.inference.openai_stream import stream
 from journeyman.types import Completion, CompletionRequest, JourneymanError, UserError
 
 DEFAULT_TOKENS = 1024
@@ -30,9 +32,11 @@ def app(service: ChatService) -> FastAPI:
         return await service.complete(request)
 
     @web.post("/v1/chat/completions")
-    async def chat(asked: ChatRequest) -> dict[str, Any]:
+    async def chat(asked: ChatRequest) -> Any:
         known = service.messages(asked.conversation) if asked.conversation else ()
         request = asked.as_request(known, DEFAULT_TOKENS)
+        if asked.stream:
+            return await _streamed(service, request, asked)
         try:
             completion = await service.complete(request)
         finally:
@@ -52,6 +56,26 @@ def app(service: ChatService) -> FastAPI:
         return JSONResponse(body | {"stats": service.stats()}, 503 if problem else 200)
 
     return web
+
+
+async def _streamed(
+    service: ChatService, request: CompletionRequest, asked: ChatRequest
+) -> StreamingResponse:
+    """Waits for the first event, so that a refusal has its status."""
+    events = stream(service, request, asked)
+    first = await anext(events)
+
+    async def body() -> AsyncIterator[str]:
+        try:
+            yield first
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+            if asked.conversation is None:
+                service.release(request.conversation)
+
+    return StreamingResponse(body(), media_type="text/event-stream")
 
 
 async def _known_error(_: Request, error: Exception) -> JSONResponse:

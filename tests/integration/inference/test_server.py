@@ -1,10 +1,14 @@
 """The HTTP faces over a real engine and tokenizer, through the real ASGI application."""
 
+import json
+
 import httpx
 import pytest
 
 from journeyman.inference import ChatService, ScriptedEngine
 from journeyman.inference.client import HttpSampler
+from journeyman.inference.openai import ChatRequest
+from journeyman.inference.openai_stream import stream
 from journeyman.inference.server import app
 from journeyman.types import CompletionRequest, EngineError, Message, PolicyVersion, UserError
 
@@ -67,11 +71,75 @@ async def test_tool_calls_come_back_and_the_stream_stays_one(chat_format, open_c
     assert service.release("c") == ()
 
 
+def read_events(text):
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+async def test_a_stream_is_the_answer_in_pieces(torch_engine, chat_format, open_client):
+    client = open_client(ChatService(torch_engine, chat_format))
+    body = {"messages": [QUESTION], "temperature": 0, "max_tokens": 20}
+    (whole,) = (await client.post("/v1/chat/completions", json=body)).json()["choices"]
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *chunks, usage = read_events(answer.text)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert "".join(c["delta"]["content"] for c in choices) == whole["message"]["content"]
+    assert len(choices) > 3
+    assert choices[-1]["token_ids"] == whole["token_ids"]
+    assert [c["finish_reason"] for c in choices] == [None] * (len(choices) - 1) + ["stop"]
+    assert usage["usage"]["completion_tokens"] == len(whole["token_ids"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL,
+        CALL.removeprefix("I look.\n"),
+        '{"name": "bash", "arguments": {"command": "ls"}}',
+        "a < b, <tool, é 日本 🦊 and\n\n  spaces  ",
+        "<tool_call>not a call",
+    ],
+)
+async def test_a_stream_shows_what_the_answer_in_one_piece_shows(chat_format, open_client, text):
+    client = open_client(ChatService(ScriptedEngine(chat_format, [text] * 2), chat_format))
+    body = {"messages": [QUESTION], "tools": TOOLS}
+    answer = await client.post("/v1/chat/completions", json=body)
+    whole = answer.json()["choices"][0]
+    answer = await client.post("/v1/chat/completions", json={**body, "stream": True})
+    choices = [chunk["choices"][0] for chunk in read_events(answer.text)]
+    assert "".join(c["delta"]["content"] for c in choices) == (whole["message"]["content"] or "")
+    calls = [{"index": n, **call} for n, call in enumerate(whole["message"].get("tool_calls", []))]
+    assert choices[-1]["delta"].get("tool_calls", []) == calls
+    assert choices[-1]["finish_reason"] == whole["finish_reason"]
+
+
+async def test_a_stream_that_cannot_begin_has_a_status(chat_format, open_client):
+    client = open_client(ChatService(ScriptedEngine(chat_format, []), chat_format))
+    body = {"messages": [QUESTION], "stream": True}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 503
+    assert "script of 0 replies" in answer.json()["error"]["message"]
+
+
+async def test_a_closed_stream_frees_the_engine(torch_engine, chat_format):
+    service = ChatService(torch_engine, chat_format)
+    asked = ChatRequest(messages=[QUESTION], stream=True, max_tokens=2000)
+    events = stream(service, asked.as_request((), 0), asked)
+    await anext(events)
+    await events.aclose()
+    # Commands are obeyed in order: after this one the cancellation has been.
+    await torch_engine.generate([1], max_tokens=1)
+    assert torch_engine.stats()["running"] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"n": 2}, "n: "),
-        ({"stream": True}, "stream: "),
+        ({"stream_options": {"include_usage": True}}, "without stream"),
         ({"stop": ["x"]}, "stop: Extra inputs"),
         ({"max_tokens": 0}, "max_tokens: "),
         ({"messages": []}, "messages: "),
