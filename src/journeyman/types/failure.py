@@ -67,6 +67,12 @@ class SandboxGone(SandboxError):
     """The sandbox named in the message no longer exists (never silently replaced)."""
 
 
+class SandboxExhausted(SandboxGone):
+    """What ran in the sandbox used up a limit so fast that the sandbox ended: a fork bomb, say."""
+
+    kind = FailureKind.POLICY
+
+
 class EngineError(InfraError):
     """The inference engine or its server failed."""
 

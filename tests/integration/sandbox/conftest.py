@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
 
 from journeyman.sandbox.client import Copy, RemoteSandbox, SandboxClient, TemplateSpec, Workdir
-from journeyman.sandbox.service.launch import running_service
 from journeyman.types import Environment
 
 Result = TypeVar("Result")
@@ -27,16 +26,11 @@ def run(loop: asyncio.Runner) -> Callable[[Coroutine[Any, Any, Any]], Any]:
 
 
 @pytest.fixture(scope="session")
-def service(run: Callable[..., Any]) -> Iterator[SandboxClient]:
-    """A client of one shared gvisor service. Fails where `make setup` has not been run."""
-    stack = AsyncExitStack()
-
-    async def start() -> SandboxClient:
-        url = await stack.enter_async_context(running_service(driver="gvisor"))
-        return await stack.enter_async_context(SandboxClient(url))
-
-    yield run(start())
-    run(stack.aclose())
+def service(run: Callable[..., Any], sandbox_service: str) -> Iterator[SandboxClient]:
+    """A client of the tests' gvisor service."""
+    client = SandboxClient(sandbox_service)
+    yield client
+    run(client.aclose())
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,9 @@
 import asyncio
 import time
 
+from journeyman.sandbox.client import TemplateSpec
+from journeyman.types import Environment
+
 
 def test_exit_code_streams_and_environment(run, fresh):
     async def check():
@@ -103,5 +106,66 @@ def test_commands_run_side_by_side(run, fresh):
             results = await asyncio.gather(*sleeps)
             assert time.monotonic() - began < 4
             assert [result.exit_code for result in results] == [0] * 5
+
+    run(check())
+
+
+def test_a_memory_hog_and_a_disk_filler_are_ended_and_the_sandbox_goes_on(run, service):
+    async def check():
+        spec = TemplateSpec(memory_bytes=192 << 20)
+        template = await service.build_template(spec)
+        sandbox = await service.create(Environment(template=template))
+        hog = "x = []\nwhile True: x.append(b'x' * (8 << 20))"
+        result = await sandbox.exec(["python3", "-c", hog], timeout_s=60)
+        assert result.signal == 9 and not result.timed_out
+        filled = await sandbox.exec(["sh", "-c", "exec cat /dev/zero >/root/fill"], timeout_s=60)
+        assert filled.signal == 9
+        assert (await sandbox.exec(["rm", "/root/fill"])).exit_code == 0
+        assert (await sandbox.exec(["echo", "on"])).stdout == b"on\n"
+        await sandbox.close()
+
+    run(check())
+
+
+def test_a_command_that_kills_its_supervisor_ends_and_leaves_nothing(run, fresh):
+    async def check():
+        async with fresh() as sandbox:
+            result = await sandbox.exec(["sh", "-c", "sleep 79 & kill -9 $PPID; sleep 79"])
+            assert result.signal == 9
+            await asyncio.sleep(0.3)
+            assert (await sandbox.exec(["pgrep", "-x", "sleep"])).stdout == b""
+
+    run(check())
+
+
+def test_orphans_leave_a_clean_process_table(run, fresh):
+    async def check():
+        async with fresh() as sandbox:
+            script = "import os\nfor _ in range(60):\n if not os.fork():\n  os.fork(); os._exit(0)"
+            assert (await sandbox.exec(["python3", "-c", script])).exit_code == 0
+            await asyncio.sleep(0.5)
+            states = (await sandbox.exec(["ps", "-eo", "stat="])).stdout.decode().split()
+            assert len(states) < 8 and not [state for state in states if "Z" in state]
+
+    run(check())
+
+
+def test_processes_beyond_the_limit_cannot_start_and_the_agent_answers(run, fresh):
+    script = (
+        "import os, time\n"
+        "n = 0\n"
+        "try:\n"
+        "  while n < 400:\n"
+        "    if not os.fork(): time.sleep(30); os._exit(0)\n"
+        "    n += 1\n"
+        "except BlockingIOError: print(n, flush=True)\n"
+        "time.sleep(30)\n"
+    )
+
+    async def check():
+        async with fresh() as sandbox:
+            result = await sandbox.exec(["python3", "-c", script], timeout_s=15)
+            assert result.timed_out and 200 < int(result.stdout) < 300
+            assert (await sandbox.exec(["echo", "on"])).stdout == b"on\n"
 
     run(check())

@@ -23,6 +23,7 @@ TYPES = {
     "Sampler",
     "Sandbox",
     "SandboxError",
+    "SandboxExhausted",
     "SandboxGone",
     "Sandboxes",
     "Split",

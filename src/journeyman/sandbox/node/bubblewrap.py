@@ -87,6 +87,9 @@ class BubblewrapDriver:
             os.close(machine.pidfd)
             machine.pidfd = -1
 
+    def exhausted(self, spec: MachineSpec) -> list[str]:
+        return self._groups.exhausted(spec.id)
+
     async def collect(self, specs: Sequence[MachineSpec]) -> None:
         for spec in specs:
             self._groups.kill(spec.id)

@@ -52,11 +52,21 @@ def _settings(
     return table[controller, v2]
 
 
+def _count(path: Path, key: str) -> int:
+    """Of a file with one `key number` a line; 0 where there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)
+
+
 class ControlGroups:
     """The groups of one node. `enforced` says which limits hold on this machine."""
 
     def __init__(self) -> None:
         self._v2 = (_ROOT / "cgroup.controllers").exists()
+        self._oom_file = "memory.events" if self._v2 else "memory.oom_control"
         self._parents = {
             controller: parent
             for controller, parent in _parents().items()
@@ -96,6 +106,16 @@ class ControlGroups:
         """The group that accounts memory, where there is one."""
         parent = self._parents.get("memory")
         return parent / name if parent else None
+
+    def exhausted(self, name: str) -> list[str]:
+        """Which limits the sandbox has run into, in words."""
+        found = []
+        memory, pids = self._parents.get("memory"), self._parents.get("pids")
+        if memory and _count(memory / name / self._oom_file, "oom_kill"):
+            found.append("memory")
+        if pids and _count(pids / name / "pids.events", "max"):
+            found.append("processes")
+        return found
 
     def members(self, name: str) -> set[int]:
         """Ids of the processes in any of the sandbox's groups."""

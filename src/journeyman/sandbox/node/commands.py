@@ -23,7 +23,7 @@ from journeyman.types.failure import SandboxError, SandboxGone
 from journeyman.types.sandbox import ExecResult
 
 DEFAULT_KEPT_BYTES = 256 << 10
-_GRACE_S = 60.0
+_GRACE_S = 30.0
 """How long past its time-out a command may take to be ended before the agent counts as dead."""
 
 

@@ -85,6 +85,10 @@ class Driver(Protocol):
         """End it at once without waiting. Idempotent."""
         ...
 
+    def exhausted(self, spec: MachineSpec) -> list[str]:
+        """Limits that a sandbox which has ended had run into; known until it is collected."""
+        ...
+
     async def collect(self, specs: Sequence[MachineSpec]) -> None:
         """Free what ended sandboxes left with the engine and the kernel. Off the critical path;
         also called for sandboxes of an earlier life of the service."""

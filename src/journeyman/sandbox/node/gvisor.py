@@ -177,6 +177,9 @@ class GvisorDriver:
             os.close(machine.pidfd)
             machine.pidfd = -1
 
+    def exhausted(self, spec: MachineSpec) -> list[str]:
+        return self._groups.exhausted(spec.id)
+
     async def collect(self, specs: Sequence[MachineSpec]) -> None:
         """`runsc delete` waits a second per sandbox for what is dead already; with no control
         groups, mounts or network of its own, its state is the directory the caller removes."""

@@ -13,7 +13,7 @@ from journeyman.sandbox.node.snapshots import SnapshotReader, write_snapshot
 from journeyman.sandbox.service.record import SandboxRecord
 from journeyman.sandbox.service.shared_lock import SharedLock
 from journeyman.sandbox.wire.api import SandboxInfo
-from journeyman.types.failure import SandboxError, SandboxGone
+from journeyman.types.failure import SandboxError, SandboxExhausted, SandboxGone
 
 _EPOCH_TIMEOUT_S = 30.0
 
@@ -36,6 +36,7 @@ class LivingSandbox:
         self.machine: Machine | None = None
         self.ended = ""
         """Why it is gone; empty while it is not."""
+        self.exhausted: list[str] = []
         self.lock = SharedLock()
         self.saving = asyncio.Lock()
         """One snapshot at a time."""
@@ -78,11 +79,20 @@ class LivingSandbox:
     def renew(self) -> None:
         self.expires_at = time.monotonic() + self.record.lease_s
 
+    @property
+    def is_dead(self) -> bool:
+        """Its engine ended though nobody asked for that."""
+        return self.machine is not None and self.machine.link.gone.is_set()
+
     def gone_error(self) -> SandboxGone:
-        return SandboxGone(
-            f"sandbox {self.record.id} is gone: {self.ended or 'it ended by itself'}",
-            "Create a new one.",
-        )
+        """Says why; the policy's doing where what ran inside used up a limit."""
+        if self.is_dead and not self.exhausted:
+            self.exhausted = self._driver.exhausted(self.spec)
+        kind = SandboxExhausted if self.exhausted else SandboxGone
+        cause = self.ended or "its engine ended by itself"
+        if self.exhausted:
+            cause += f", out of {' and '.join(self.exhausted)}"
+        return kind(f"sandbox {self.record.id} is gone: {cause}", "Create a new one.")
 
     @asynccontextmanager
     async def guest(self) -> AsyncIterator[GuestLink]:
@@ -100,6 +110,8 @@ class LivingSandbox:
                 self.renew()
                 try:
                     yield self.machine.link
+                except SandboxGone:
+                    raise self.gone_error() from None
                 finally:
                     self.renew()
                 return

@@ -35,7 +35,7 @@ class SandboxManager:
         self._templates = templates
         self._reader = SnapshotReader()
         self._living: dict[str, LivingSandbox] = {}
-        self._ends: OrderedDict[str, str] = OrderedDict()
+        self._ends: OrderedDict[str, SandboxGone] = OrderedDict()
         self._to_collect: list[LivingSandbox] = []
         self._restores = asyncio.Semaphore(max(2, os.cpu_count() or 2))
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,12 +158,15 @@ class SandboxManager:
     def get(self, sandbox_id: str) -> LivingSandbox:
         """Raises SandboxGone saying why it ended, where that is remembered."""
         sandbox = self._living.get(sandbox_id)
-        if sandbox is not None and sandbox.machine and sandbox.machine.link.gone.is_set():
+        if sandbox is not None and sandbox.is_dead:
             self._end(sandbox, "its engine ended by itself")
             sandbox = None
         if sandbox is None:
-            cause = self._ends.get(sandbox_id, "this service does not know it")
-            raise SandboxGone(f"sandbox {sandbox_id} is gone: {cause}", "Create a new one.")
+            unknown = SandboxGone(
+                f"sandbox {sandbox_id} is gone: this service does not know it",
+                "Create a new one.",
+            )
+            raise self._ends.get(sandbox_id, unknown)
         return sandbox
 
     def list(self) -> list[LivingSandbox]:
@@ -188,7 +191,7 @@ class SandboxManager:
         if sandbox.ended:
             return
         sandbox.ended = cause
-        self._ends[sandbox.record.id] = cause
+        self._ends[sandbox.record.id] = sandbox.gone_error()
         while len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)
         if sandbox.machine is not None:
@@ -201,7 +204,7 @@ class SandboxManager:
             await asyncio.sleep(_REAP_EVERY_S)
             now = time.monotonic()
             for sandbox in list(self._living.values()):
-                if sandbox.machine and sandbox.machine.link.gone.is_set():
+                if sandbox.is_dead:
                     self._end(sandbox, "its engine ended by itself")
                 elif now > sandbox.expires_at and not sandbox.lock.busy:
                     self._end(sandbox, f"its lease of {sandbox.record.lease_s:g} s ran out")

@@ -3,12 +3,24 @@
 import os
 
 from journeyman.sandbox.wire.api import ErrorBody
-from journeyman.types.failure import JourneymanError, SandboxError, SandboxGone, UserError
+from journeyman.types.failure import (
+    JourneymanError,
+    SandboxError,
+    SandboxExhausted,
+    SandboxGone,
+    UserError,
+)
 
 _TYPES: dict[str, type[JourneymanError]] = {
-    kind.__name__: kind for kind in (SandboxGone, SandboxError, UserError)
+    kind.__name__: kind for kind in (SandboxExhausted, SandboxGone, SandboxError, UserError)
 }
-_STATUS = {"SandboxGone": 410, "UserError": 400, "OSError": 409, "SandboxError": 503}
+_STATUS = {
+    "SandboxGone": 410,
+    "SandboxExhausted": 410,
+    "UserError": 400,
+    "OSError": 409,
+    "SandboxError": 503,
+}
 
 
 def describe(error: Exception) -> tuple[int, ErrorBody]:
