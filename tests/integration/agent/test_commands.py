@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from journeyman.agent import ReplaySampler
 from journeyman.agent.repository import pack
 from journeyman.agent.server import app, serving
-from journeyman.chat import ChatFormat
+from journeyman.chat import ChatFormat, format_call
 from journeyman.cli.agent import Work, apply_patch, work_at
 from journeyman.cli.composition import find_checkpoint
 from journeyman.cli.main import main
+from journeyman.inference import ScriptedSampler
 from journeyman.sandbox.client import SandboxClient
 from journeyman.store import Store
 from journeyman.types import Budget, Environment, StopReason, UserError
@@ -50,7 +50,8 @@ def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
     work = Work("Fix it.", pack(repository), Budget(), 0.0)
 
     async def body() -> bytes:
-        application = app(ReplaySampler(chat, CALLS), service, chat=chat, environment=bare)
+        model = ScriptedSampler(chat, lambda _: [format_call(*call) for call in CALLS])
+        application = app(model, service, chat=chat, environment=bare)
         async with serving(application) as url:
             return await work_at(url, None, work)
 

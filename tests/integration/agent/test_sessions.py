@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from journeyman.agent import AgentClient, ReplaySampler, SessionRequest
+from journeyman.agent import AgentClient, SessionRequest
 from journeyman.agent.repository import pack
 from journeyman.agent.server import app, serving
-from journeyman.chat import ChatFormat
+from journeyman.chat import ChatFormat, format_call
+from journeyman.inference import ScriptedSampler
 from journeyman.sandbox.client import SandboxClient
 from journeyman.types import (
     Budget,
@@ -34,6 +35,12 @@ REPAIR = [
 ]
 
 
+def replay(chat: ChatFormat, calls: list[tuple[str, dict[str, Any]]]) -> ScriptedSampler:
+    """The given calls, then a last word: how the oracle's episodes are made."""
+    texts = [format_call(name, arguments) for name, arguments in calls]
+    return ScriptedSampler(chat, lambda _: [*texts, "Done."])
+
+
 async def episode_of(client: AgentClient, request: SessionRequest, say: str) -> tuple[str, Episode]:
     session = await client.open(request)
     await client.send(session.id, say)
@@ -46,7 +53,7 @@ def test_a_replayed_repair_is_an_episode_with_real_tool_output(
     run: Run, service: SandboxClient, environment: Environment, chat: ChatFormat, instruction: str
 ) -> None:
     async def body() -> None:
-        application = app(ReplaySampler(chat, REPAIR), service, chat=chat)
+        application = app(replay(chat, REPAIR), service, chat=chat)
         async with serving(application) as url, AgentClient(url) as client:
             request = SessionRequest(environment=environment, kind="oracle")
             session, episode = await episode_of(client, request, instruction)
@@ -78,7 +85,7 @@ class Recording:
     """Passes requests on and remembers what the model saw."""
 
     def __init__(self, chat: ChatFormat) -> None:
-        self.inner = ReplaySampler(chat, REPAIR)
+        self.inner = replay(chat, REPAIR)
         self.seen: list[tuple[int, ...]] = []
         self.requests: list[CompletionRequest] = []
 
@@ -157,7 +164,7 @@ def test_cancelling_ends_every_process_of_the_running_tool(
     run: Run, service: SandboxClient, environment: Environment, chat: ChatFormat, command: str
 ) -> None:
     async def body() -> None:
-        sampler = ReplaySampler(chat, [("bash", {"command": command})])
+        sampler = replay(chat, [("bash", {"command": command})])
         application = app(sampler, service, chat=chat)
         async with serving(application) as url, AgentClient(url) as client:
             session = await client.open(SessionRequest(environment=environment))
@@ -188,7 +195,7 @@ def test_a_sandbox_that_dies_in_the_middle_is_infra(
     run: Run, service: SandboxClient, environment: Environment, chat: ChatFormat
 ) -> None:
     async def body() -> None:
-        sampler = ReplaySampler(chat, [("bash", {"command": "sleep 60"})])
+        sampler = replay(chat, [("bash", {"command": "sleep 60"})])
         async with serving(app(sampler, service, chat=chat)) as url, AgentClient(url) as client:
             session = await client.open(SessionRequest(environment=environment))
             await client.send(session.id, "go")
@@ -225,7 +232,7 @@ def test_hostile_calls_are_the_policys_doing_and_the_episode_goes_on(
     run: Run, service: SandboxClient, environment: Environment, chat: ChatFormat
 ) -> None:
     async def body() -> None:
-        sampler = ReplaySampler(chat, HOSTILE)
+        sampler = replay(chat, HOSTILE)
         application = app(sampler, service, chat=chat, command_s=20)
         async with serving(application) as url, AgentClient(url) as client:
             budget = Budget(tokens=60_000, reply_tokens=600, turns=20, deadline_s=200)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from journeyman.agent import ReplaySampler, prompt
+from journeyman.agent import prompt
 from journeyman.agent.conversation import Conversation
 from journeyman.agent.counting import EstimatedCounter, ExactCounter
 from journeyman.agent.loop import run_to_stop
@@ -57,7 +57,7 @@ def play(chat: ChatFormat, workspace: Workspace) -> Callable[..., Outcome]:
 
 
 def test_read_edit_submit_is_one_stream_with_the_sampled_tokens_marked(
-    play: Any, chat: ChatFormat, call: Any, workspace: Workspace
+    play: Any, scripted: Any, chat: ChatFormat, call: Any, workspace: Workspace
 ) -> None:
     file = Path(workspace.workdir) / "a.py"
     file.write_text("def f(a):\n    return a + 1\n")
@@ -66,7 +66,8 @@ def test_read_edit_submit_is_one_stream_with_the_sampled_tokens_marked(
         ("edit", {"file_path": "a.py", "old_string": "a + 1", "new_string": "a - 1"}),
         ("submit", {}),
     ]
-    stop, failure, talk, events = play(ReplaySampler(chat, calls, version=4))
+    replies = [call(name, **arguments) for name, arguments in calls]
+    stop, failure, talk, events = play(scripted(*replies))
     assert (stop, failure) == (StopReason.SUBMITTED, None)
     assert file.read_text() == "def f(a):\n    return a - 1\n"
     assert [r.content for t in talk.turns for r in t.results] == [
@@ -76,9 +77,8 @@ def test_read_edit_submit_is_one_stream_with_the_sampled_tokens_marked(
     ]
     (stream,) = talk.recorder.streams()
     sampled = [t for t, on in zip(stream.token_ids, stream.loss_mask, strict=True) if on]
-    spoken = [chat.encode(call(name, **arguments)) for name, arguments in calls]
-    assert sampled == [t for ids in spoken for t in [*ids, chat.end_of_turn]]
-    assert {v for v, on in zip(stream.versions, stream.loss_mask, strict=True) if on} == {4}
+    assert sampled == [t for r in replies for t in [*chat.encode(r), chat.end_of_turn]]
+    assert {v for v, on in zip(stream.versions, stream.loss_mask, strict=True) if on} == {7}
     # The model saw everything but the last result, exactly as rendering the whole gives it.
     seen = chat.render(talk.messages[:-1], specs())
     assert list(stream.token_ids) == seen[: len(stream.token_ids)]
@@ -301,3 +301,24 @@ def test_estimates_are_not_below_the_exact_count(chat: ChatFormat) -> None:
         messages = prompt.opening(text)
         exact = ExactCounter(chat).prompt(messages, specs())
         assert EstimatedCounter().prompt(messages, specs()) >= exact
+
+
+def test_reads_of_one_reply_wait_together_not_in_turn(
+    play: Any, scripted: Any, call: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = 0
+    most = 0
+    read_file = workspace.sandbox.read_file
+
+    async def slow(path: str, *, max_bytes: int = 0) -> bytes:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await asyncio.sleep(0.05)
+        waiting -= 1
+        return await read_file(path, max_bytes=max_bytes)
+
+    monkeypatch.setattr(workspace.sandbox, "read_file", slow)
+    reply = call("read", file_path="a") * 8 + call("bash", command="true") + call("submit")
+    play(scripted(reply), Budget(tokens=2000, reply_tokens=900))
+    assert most == 8

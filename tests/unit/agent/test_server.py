@@ -407,3 +407,24 @@ def test_the_same_application_runs_in_process(
     began = time.monotonic()
     run(body())
     assert time.monotonic() - began < 5
+
+
+def test_two_hundred_idle_sessions_hold_no_task(
+    scripted: Any, sandboxes: Any, tmp_path: Path
+) -> None:
+    async def talk(client: AgentClient) -> None:
+        session = await client.open(request(tmp_path))
+        await client.send(session.id, "hi")
+        assert await client.episode(session.id, wait_s=20) is not None
+
+    async def body() -> None:
+        application = app(scripted(*["Hello."] * 200), sandboxes, idle_s=0.05)
+        async with AgentClient(transport=httpx.ASGITransport(application)) as client:
+            before = len(asyncio.all_tasks())
+            await asyncio.gather(*(talk(client) for _ in range(200)))
+            await until(lambda: all(sandbox.hibernated for sandbox in sandboxes.made))
+            await asyncio.sleep(0.1)
+            assert len(sandboxes.made) == 200
+            assert len(asyncio.all_tasks()) == before
+
+    run(body())
