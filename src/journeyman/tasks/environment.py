@@ -34,6 +34,10 @@ _COMPRESSIONS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 )
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
+_environments: weakref.WeakKeyDictionary[SandboxClient, dict[str, Environment]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Environments by task digest."""
 _templates: weakref.WeakKeyDictionary[SandboxClient, dict[str, str]] = weakref.WeakKeyDictionary()
 """Template ids by digest of their layers: sending a project once per service is enough."""
 
@@ -43,10 +47,12 @@ async def prepare(task: Task, sandboxes: SandboxClient) -> Environment:
 
     Raises UserError for a Dockerfile that asks for more than the default template has.
     """
-    directory = Path(task.directory) / "environment"
-    spec, files, workdir = plan(parse(directory / "Dockerfile"))
-    template = await build_template(spec, sandboxes)
-    return Environment(template=template, files=files, workdir=workdir)
+    known = _environments.setdefault(sandboxes, {})
+    if task.digest not in known:
+        spec, files, workdir = plan(parse(Path(task.directory) / "environment" / "Dockerfile"))
+        template = await build_template(spec, sandboxes)
+        known[task.digest] = Environment(template=template, files=files, workdir=workdir)
+    return known[task.digest]
 
 
 async def build_template(spec: TemplateSpec, sandboxes: SandboxClient) -> str:

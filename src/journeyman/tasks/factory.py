@@ -26,7 +26,6 @@ from journeyman.sandbox.client import SandboxClient
 from journeyman.tasks import sdist
 from journeyman.tasks.candidates import Candidate, candidates
 from journeyman.tasks.confirming import Confirmation
-from journeyman.tasks.grading import harness_source
 from journeyman.tasks.harbor import load_task
 from journeyman.tasks.instruction import Place, instruction
 from journeyman.tasks.journal import Journal, content_key
@@ -39,6 +38,9 @@ from journeyman.tasks.workshop import project_environment, workshop
 from journeyman.tasks.writing import SharedFiles, write_task
 from journeyman.types import Environment, SandboxError, Split, UserError
 
+REVISION = "1"
+"""Raise when a survey or a screening would find out something else than before. A task's
+confirmation is kept by all of its files, the harness included."""
 AT_A_TIME = 2
 BATCH = 24
 PER_FUNCTION = 4
@@ -175,9 +177,7 @@ class _Factory:
         archive = sdist.pack(files)
         async with self._place(stage):
             environment = await project_environment(archive, self._sandboxes)
-            key = content_key(
-                "survey", environment.template, project.model_dump_json(), harness_source()
-            )
+            key = content_key("survey", REVISION, environment.template, project.model_dump_json())
             known = self._journal.get(key)
             if known is None:
                 async with workshop(environment, self._sandboxes) as shop:
@@ -255,8 +255,8 @@ class _Factory:
         keys = [
             content_key(
                 "screen",
+                REVISION,
                 item.environment.template,
-                harness_source(),
                 candidate.path,
                 candidate.mutation.source,
                 *candidate.tests,
@@ -316,9 +316,7 @@ class _Factory:
             directory = root / candidate.id
             async with self._places:
                 write_task(directory, candidate, fault.instruction, patched[name], shared[name])
-                why = await confirmation.rejected(
-                    load_task(directory), candidate.tests, fault.screened.failing
-                )
+                why = await confirmation.rejected(load_task(directory), fault.screened.failing)
             if why:
                 self._summary.rejected[why] += 1
                 shutil.rmtree(directory)

@@ -3,12 +3,21 @@
 import hashlib
 import json
 import time
+import weakref
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from journeyman.sandbox.client import Copy, RemoteSandbox, SandboxClient, TemplateSpec
+from journeyman.sandbox.client import (
+    Copy,
+    Layer,
+    RemoteSandbox,
+    Run,
+    SandboxClient,
+    TemplateSpec,
+    Workdir,
+)
 from journeyman.sandbox.client.tree import FileDigest, tree_changes, tree_digests
 from journeyman.tasks.environment import build_template, prepare
 from journeyman.tasks.gates import code_flags, is_protected, is_residue, protected_flags
@@ -30,6 +39,9 @@ _START_S = 10.0
 """Beside the verifier's own time-out: for its shell to start and the files to move."""
 _DIGEST_CHARS = 32
 PRISTINE = "pristine.tar.gz"
+
+_keeps_processes: weakref.WeakKeyDictionary[SandboxClient, bool] = weakref.WeakKeyDictionary()
+"""Whether a service's driver keeps running processes in its templates."""
 
 
 class VerdictCache(Protocol):
@@ -72,14 +84,33 @@ def harness_source() -> str:
     return resources.files("journeyman.tasks.guest").joinpath("harness.py").read_text("utf-8")
 
 
-async def verifier_template(environment: Environment, sandboxes: SandboxClient) -> str:
-    """The environment's template with pytest already imported, where the driver can keep it."""
-    health = await sandboxes.health()
-    warm = health.driver == "gvisor"
-    harness = Copy(path=HARNESS_PATH, data=harness_source().encode())
+_COMPILE = """\
+export PYTHONDONTWRITEBYTECODE=
+python3 -m pytest -q --collect-only -p no:cacheprovider >/dev/null 2>&1
+python3 -m compileall -q . >/dev/null 2>&1
+exit 0
+"""
+"""Half of a short test run is compiling and rewriting tests. Python takes a cache only for a
+source of the same time and size: files laid over the template have another time."""
+
+
+async def verifier_template(
+    environment: Environment, sandboxes: SandboxClient, *, compiled: bool
+) -> str:
+    """The environment's template with pytest already imported, where the driver can keep it.
+
+    `compiled`: with caches of the whole project's code, for generated tasks. They would give the
+    answer away, but no agent ever works in this template.
+    """
+    if sandboxes not in _keeps_processes:
+        _keeps_processes[sandboxes] = (await sandboxes.health()).driver == "gvisor"
+    warm = _keeps_processes[sandboxes]
+    layers: list[Layer] = [Copy(path=HARNESS_PATH, data=harness_source().encode())]
+    if compiled:
+        layers += [Workdir(path=environment.workdir), Run(command=_COMPILE)]
     spec = TemplateSpec(
         base=environment.template,
-        layers=(harness,),
+        layers=tuple(layers),
         warm=("python3", "-I", HARNESS_PATH, "serve") if warm else (),
         warm_s=2.0,
     )
@@ -244,7 +275,9 @@ class HarborVerifier:
             files.pop(f"/tests/{PRISTINE}", None)
         if solve:
             files |= _files_below(directory / "solution", "/solution")
-        template = await verifier_template(environment, self._sandboxes)
+        template = await verifier_template(
+            environment, self._sandboxes, compiled=task.provenance is not None
+        )
         sandbox = await self._sandboxes.create(
             Environment(template=template, files=files, workdir=environment.workdir)
         )

@@ -39,7 +39,7 @@ async def project_environment(archive: bytes, sandboxes: SandboxClient) -> Envir
 @asynccontextmanager
 async def workshop(environment: Environment, sandboxes: SandboxClient) -> AsyncIterator["Workshop"]:
     """A sandbox with the project and the waiting test process, closed at the end."""
-    template = await verifier_template(environment, sandboxes)
+    template = await verifier_template(environment, sandboxes, compiled=True)
     sandbox = await sandboxes.create(environment.model_copy(update={"template": template}))
     try:
         yield Workshop(sandbox)

@@ -127,6 +127,7 @@ def fingerprint() -> dict[str, tuple[Any, Any]]:
             elif isinstance(value, type):
                 found[f"{name}.{attribute}"] = (value, None)
                 if value.__module__.split(".")[0] in WATCHED[:3]:
+                    found[f"{name}.{attribute}.*"] = (overriding(value), None)
                     for method, body in list(vars(value).items()):
                         code = getattr(body, "__code__", None)
                         if code is not None or isinstance(body, property | classmethod):
@@ -136,6 +137,19 @@ def fingerprint() -> dict[str, tuple[Any, Any]]:
     return found
 
 
+def overriding(kind: type) -> tuple[str, ...]:
+    """Names on a class that hide those of its bases: setting one more changes what it does.
+    Marks that pytest itself leaves on classes begin with its name."""
+    return tuple(
+        sorted(
+            name
+            for name in vars(kind)
+            if any(name in vars(base) for base in kind.__mro__[1:])
+            and not name.startswith("_pytest")
+        )
+    )
+
+
 def patched(before: dict[str, tuple[Any, Any]]) -> list[str]:
     """Names of what differs from `before`."""
     now = fingerprint()
@@ -143,8 +157,15 @@ def patched(before: dict[str, tuple[Any, Any]]) -> list[str]:
     return sorted(
         name
         for name, (value, code) in before.items()
-        if now.get(name, gone)[0] is not value or now.get(name, gone)[1] is not code
+        if not _same(now.get(name, gone), (value, code))
     )
+
+
+def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """The very same objects, or equal lists of names."""
+    if isinstance(one[0], tuple):
+        return one == other
+    return one[0] is other[0] and one[1] is other[1]
 
 
 def run_child(request: JSON, nonce: str, channel: int) -> NoReturn:
@@ -276,8 +297,9 @@ def overlaid(root: str, files: dict[str, str]) -> Iterator[None]:
 
 
 def read_until(reader: int, deadline: float) -> tuple[bytes, bool]:
+    """What is said up to the end of a line; whether the deadline came first."""
     data = bytearray()
-    while len(data) < REPORT_BYTES:
+    while len(data) < REPORT_BYTES and not data.endswith(b"\n"):
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             return bytes(data), True
