@@ -62,7 +62,7 @@ class Plan:
     target: Path
     """The directory of the finished set; an older set there is replaced at the end."""
     work: Path
-    """Where downloads and the journal lie."""
+    """Where downloads lie, and a journal for each set."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ async def build(
     plan: Plan, sandboxes: SandboxClient, size: EpisodeSize, progress: Progress
 ) -> Summary:
     """Build the set. Raises UserError if a project cannot be had or nothing comes of it."""
-    with Journal(plan.work / "journal.jsonl").open() as journal:
+    with Journal(plan.work / f"{plan.target.name}.jsonl").open() as journal:
         return await _Factory(plan, sandboxes, size, progress, journal).build()
 
 
