@@ -44,18 +44,18 @@ class LazyGroup(TyperGroup):
     """A group of commands whose modules are imported on use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in COMMANDS if _source(name).is_file()]
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The loaded command, or for the list in the help text one that only knows its help."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        if cmd_name in self.list_commands(ctx):
+        if cmd_name in COMMANDS:
             return TyperCommand(cmd_name, help=_first_line(_source(cmd_name)))
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in self.list_commands(ctx):
+        if args and args[0] in COMMANDS:
             self.add_command(load_command(args[0]), args[0])
         return super().resolve_command(ctx, args)
 
@@ -120,7 +120,7 @@ def main(args: Sequence[str] | None = None) -> None:
     1 something failed underneath; 130 interrupted. A bug shows its trace.
     """
     try:
-        app(args=list(args) if args is not None else None)
+        app(args=list(args) if args is not None else None, prog_name="journeyman")
     except KeyboardInterrupt:
         sys.exit(130)
     except BaseExceptionGroup as group:
