@@ -5,8 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from journeyman.model import Llama
+from journeyman.model import ModelConfig
 from journeyman.trainer.parameters import Parameters
+from journeyman.trainer.plain import PlainPasses
+from journeyman.trainer.trie import Pack
 
 
 def first_bad_gradient(parameters: Parameters) -> str:
@@ -14,13 +16,12 @@ def first_bad_gradient(parameters: Parameters) -> str:
     return f"gradient of {_first_bad(parameters, parameters.gradient)}"
 
 
-def first_bad_activation(
-    network: Llama, parameters: Parameters, forward: Callable[[], Tensor]
-) -> str:
-    """Name the first bad weight or, running `forward` again, the first bad layer's output."""
+def first_bad_activation(config: ModelConfig, parameters: Parameters, pack: Pack) -> str:
+    """Name the first bad weight or, running `pack` through torch, the first bad output."""
     weight = _first_bad(parameters, parameters.compute)
     if weight:
         return f"weight {weight}"
+    passes = PlainPasses(config, parameters)
     bad: list[str] = []
 
     def watch(name: str) -> Callable[[object, object, Tensor], None]:
@@ -32,12 +33,12 @@ def first_bad_activation(
 
     handles = [
         module.register_forward_hook(watch(f"output of {name}"))
-        for name, module in network.named_modules()
+        for name, module in passes.network.named_modules()
         if name.startswith("model.")
     ]
     try:
         with torch.no_grad():
-            forward()
+            passes.forward(pack)
     finally:
         for handle in handles:
             handle.remove()

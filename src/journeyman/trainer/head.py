@@ -7,43 +7,27 @@ memory does not grow with tokens times vocabulary, and no logits are computed tw
 Axes: R rows (distinct predictions), D hidden width, V vocabulary.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from journeyman.trainer.parameters import Weight
+from journeyman.trainer.passes import Derivative, Scores
 
 LOGIT_ROWS = 128
 """Rows of full-precision logits alive at once."""
 GRADIENT_ROWS = 1024
 """Rows of logit gradients (compute type) gathered for one product with the hidden states."""
 
-Derivative = Callable[[slice, Tensor], Tensor]
-"""derivative(rows, logprobs [r]) -> d loss / d logprob [r]"""
 
-
-@dataclass(frozen=True)
-class HeadResult:
-    logprobs: Tensor
-    """[R] natural logarithm, of the tempered distribution"""
-    entropies: Tensor
-    """[R] in nats"""
-    gradient: Tensor
-    """[R, D] d loss / d hidden"""
-
-
-def log_probabilities(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """log softmax(hidden @ weight.T / temperature)[target] of each row, [R], without gradient."""
-    parts = []
+def head_scores(
+    hidden: Tensor, weight: Weight, targets: Tensor, temperature: float = 1.0
+) -> Scores:
+    """log softmax(hidden @ weight.T / temperature)[target] and entropy of each row."""
+    scores = _room(hidden)
     for start in range(0, len(hidden), LOGIT_ROWS):
         rows = slice(start, start + LOGIT_ROWS)
-        logits = _logits(hidden[rows], weight, temperature)
-        parts.append(_target(logits, targets[rows]) - logits.logsumexp(-1))
-    return torch.cat(parts) if parts else _wide(hidden.new_empty(0))
+        _score(scores, rows, _logits(hidden[rows], weight, temperature), targets)
+    return scores
 
 
 def head_gradient(
@@ -52,42 +36,47 @@ def head_gradient(
     targets: Tensor,
     derivative: Derivative,
     temperature: float = 1.0,
-) -> HeadResult:
-    """Evaluate rows `hidden` [R, D] against `targets` [R]; the head's own gradient is added to
-    `weight.gradient`. Logits are FP32 at least, whatever the compute type."""
+) -> tuple[Scores, Tensor]:
+    """Scores of rows `hidden` [R, D], and d loss / d hidden [R, D]; the head's own gradient is
+    added to `weight.gradient`. Logits are FP32 at least, whatever the compute type."""
     num_rows = len(hidden)
-    wide = _wide(hidden.new_empty(0)).dtype
-    logprobs = torch.empty(num_rows, dtype=wide)
-    entropies = torch.empty(num_rows, dtype=wide)
+    scores = _room(hidden)
     gradient = torch.empty_like(hidden)
     slopes = hidden.new_empty(min(GRADIENT_ROWS, num_rows), len(weight.value))
     for outer in range(0, num_rows, GRADIENT_ROWS):
         end = min(outer + GRADIENT_ROWS, num_rows)
         for start in range(outer, end, LOGIT_ROWS):
             rows = slice(start, min(start + LOGIT_ROWS, end))
-            logits = _logits(hidden[rows], weight.value, temperature)
-            torch.log_softmax(logits, -1, out=logits)
-            logprobs[rows] = _target(logits, targets[rows])
-            upstream = derivative(rows, logprobs[rows]) / temperature
-            probabilities = logits.exp()
-            entropies[rows] = -torch.linalg.vecdot(probabilities, logits)
+            logits = _logits(hidden[rows], weight, temperature)
+            probabilities = _score(scores, rows, logits, targets)
+            upstream = derivative(rows, scores.logprobs[rows]) / temperature
             probabilities *= -upstream[:, None]
             probabilities[torch.arange(len(upstream)), targets[rows]] += upstream
             slopes[start - outer : rows.stop - outer] = probabilities
         filled = slopes[: end - outer]
         gradient[outer:end] = filled @ weight.value
         weight.add_outer(filled, hidden[outer:end])
-    return HeadResult(logprobs, entropies, gradient)
+    return scores, gradient
+
+
+def _room(hidden: Tensor) -> Scores:
+    wide = _wide(hidden.new_empty(0)).dtype
+    return Scores(*(torch.empty(len(hidden), dtype=wide) for _ in range(2)))
+
+
+def _score(scores: Scores, rows: slice, logits: Tensor, targets: Tensor) -> Tensor:
+    """Fill in `rows` and return their probabilities; `logits` become log-probabilities."""
+    torch.log_softmax(logits, -1, out=logits)
+    scores.logprobs[rows] = logits.gather(1, targets[rows, None])[:, 0]
+    probabilities = logits.exp()
+    scores.entropies[rows] = -torch.linalg.vecdot(probabilities, logits)
+    return probabilities
 
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    logits = _wide(hidden) @ _wide(weight).T
+def _logits(hidden: Tensor, weight: Weight, temperature: float) -> Tensor:
+    logits = _wide(hidden) @ _wide(weight.value).T
     return logits if temperature == 1.0 else logits.div_(temperature)
-
-
-def _target(logits: Tensor, targets: Tensor) -> Tensor:
-    return logits.gather(1, targets[:, None])[:, 0]

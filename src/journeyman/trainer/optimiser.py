@@ -1,11 +1,14 @@
 """AdamW on the flat master weights, with gradient clipping and warm-up."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from journeyman.trainer.parameters import Parameters
+
+NORM_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,15 @@ class Optimiser:
         self.second_moments.zero_()
 
     def gradient_norm(self) -> float:
-        """Euclidean norm of the whole gradient, before clipping."""
-        return float(torch.linalg.vector_norm(self._parameters.gradient))
+        """Euclidean norm of the whole gradient, before clipping.
+
+        Summed in pieces of one thread each, so that it does not depend on their number.
+        """
+        gradient = self._parameters.gradient
+        even = len(gradient) // NORM_PIECE * NORM_PIECE
+        norms = torch.linalg.vector_norm(gradient[:even].view(-1, NORM_PIECE), dim=1).tolist()
+        rest = torch.linalg.vector_norm(gradient[even:].view(1, -1), dim=1).tolist()
+        return math.hypot(*norms, *rest)
 
     def learning_rate(self, peak: float) -> float:
         """Of the next step."""

@@ -34,14 +34,20 @@ class StateRecord(Value):
     """Optimiser steps since the moments were last reset."""
     settings: dict[str, object]
     """The optimiser's, for people to read; a resumed run takes its own configuration's."""
-    num_threads: int
-    """The order of sums, and so the last bits, may depend on it."""
-    torch: str
+    arithmetic: str
+    """Who computed, as far as the last bits depend on it."""
     digests: dict[str, str]
     """Of each tensor file: sha256 over names and exact bytes."""
 
 
-def save(target: Path, parameters: Parameters, optimiser: Optimiser, num_versions: int) -> None:
+def save(
+    target: Path,
+    parameters: Parameters,
+    optimiser: Optimiser,
+    *,
+    num_versions: int,
+    arithmetic: str,
+) -> None:
     """Write the directory whole or not at all. Raises UserError when the disk is full."""
     groups = _groups(parameters, optimiser)
     groups[RANDOM] = {"torch": torch.get_rng_state()}
@@ -52,8 +58,7 @@ def save(target: Path, parameters: Parameters, optimiser: Optimiser, num_version
             num_versions=num_versions,
             num_steps=optimiser.num_steps,
             settings=asdict(optimiser.settings),
-            num_threads=torch.get_num_threads(),
-            torch=torch.__version__,
+            arithmetic=arithmetic,
             digests={name: checkpoint.digest(tensors) for name, tensors in groups.items()},
         )
         (directory / RECORD).write_text(record.model_dump_json(indent=2) + "\n")
@@ -61,7 +66,7 @@ def save(target: Path, parameters: Parameters, optimiser: Optimiser, num_version
 
 def load(source: Path, parameters: Parameters, optimiser: Optimiser) -> StateRecord:
     """Restore what `save` wrote. Raises UserError naming a file that is missing, damaged or of
-    another model; then nothing has changed."""
+    another model; then nothing has changed. The compute copies are the caller's to refresh."""
     record = read_record(source)
     groups = _groups(parameters, optimiser)
     loaded = {name: _read(source, name, record) for name in (*groups, RANDOM)}
@@ -72,7 +77,6 @@ def load(source: Path, parameters: Parameters, optimiser: Optimiser) -> StateRec
             tensor.copy_(loaded[name][key])
     torch.set_rng_state(loaded[RANDOM]["torch"])
     optimiser.num_steps = record.num_steps
-    parameters.refresh()
     return record
 
 

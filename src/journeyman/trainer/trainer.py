@@ -12,9 +12,7 @@ from torch import Tensor
 
 from journeyman.model import ModelConfig, checkpoint
 from journeyman.trainer import diagnosis, state
-from journeyman.trainer.attention import trie_attend
 from journeyman.trainer.failure import NonFiniteError
-from journeyman.trainer.head import HeadResult, head_gradient, log_probabilities
 from journeyman.trainer.losses import (
     Behaviour,
     LossKind,
@@ -23,9 +21,10 @@ from journeyman.trainer.losses import (
     TokenLoss,
 )
 from journeyman.trainer.metrics import StepMetrics
-from journeyman.trainer.network import head_weight, training_network
+from journeyman.trainer.native_passes import make_passes
 from journeyman.trainer.optimiser import Optimiser, OptimiserSettings
 from journeyman.trainer.parameters import Parameters
+from journeyman.trainer.passes import Derivative
 from journeyman.trainer.tally import Tally
 from journeyman.trainer.trie import Pack, pack_samples
 from journeyman.types import Batch, PolicyVersion, Sample, UserError
@@ -39,7 +38,8 @@ class Trainer:
     `clip_ratio` bounds the probability ratio to [1 - below, 1 + above]; `temperature` is the one
     the episodes were sampled at, so that the trainer's log-probabilities are of the distribution
     that was sampled from; `max_nodes` bounds the tokens of one forward pass (memory); `dump_dir`
-    is where a step that met NaN or infinity leaves its batch and state.
+    is where a step that met NaN or infinity leaves its batch and state. `passes` says who computes:
+    native, torch, or auto (native where it can be).
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Trainer:
         max_nodes: int = 2048,
         seed: int = 0,
         dump_dir: Path | None = None,
+        passes: str = "auto",
         compute: torch.dtype = torch.bfloat16,
         master: torch.dtype = torch.float32,
     ) -> None:
@@ -70,8 +71,7 @@ class Trainer:
         loaded = checkpoint.load_state(self.model_dir)
         checkpoint.check_state(loaded, self.config, source=str(model_dir))
         self.parameters = Parameters(self.config, loaded, master=master, compute=compute)
-        self.network = training_network(self.config, self.parameters)
-        self.head = head_weight(self.config, self.parameters)
+        self.passes = make_passes(self.config, self.parameters, passes)
         self.optimiser = Optimiser(
             self.parameters,
             OptimiserSettings(
@@ -109,7 +109,7 @@ class Trainer:
             if not math.isfinite(norm):
                 self._refuse(batch, diagnosis.first_bad_gradient(self.parameters))
             self.optimiser.step(norm, peak)
-            self.parameters.refresh()
+            self._refresh()
         self.num_versions += 1
         return tally.metrics(
             step=self.num_versions,
@@ -136,40 +136,32 @@ class Trainer:
 
     def _accumulate(self, batch: Batch, pack: Pack, loss: LossKind, tally: Tally) -> None:
         """Add one pack's gradient and figures."""
-        wide = self.parameters.master.dtype
-        behaviour = Behaviour.of(pack, batch.samples, wide)
+        behaviour = Behaviour.of(pack, batch.samples, self.parameters.master.dtype)
         token_loss = self._loss(loss, behaviour)
         with tally.timed("forward"):
-            hidden = self._hidden(pack)
-        rows = torch.from_numpy(pack.row_nodes)
+            self.passes.forward(pack)
         with tally.timed("head"):
-            result = self._head(hidden.detach()[rows], pack, token_loss, tally.num_tokens)
-        self._check_finite(batch, pack, result)
+            derivative = self._derivative(batch, pack, token_loss, tally.num_tokens)
+            scores = self.passes.score(self.temperature, derivative)
         with tally.timed("backward"):
-            upstream = torch.zeros_like(hidden).index_add_(0, rows, result.gradient)
-            hidden.backward(upstream)  # type: ignore[no-untyped-call]
-        logprobs = result.logprobs[torch.from_numpy(pack.token_rows)]
-        entropies = result.entropies[torch.from_numpy(pack.token_rows)]
+            self.passes.backward()
+        token_rows = torch.from_numpy(pack.token_rows)
+        logprobs, entropies = scores.logprobs[token_rows], scores.entropies[token_rows]
         tally.add(logprobs, entropies, behaviour, token_loss, self.num_versions)
-
-    def _hidden(self, pack: Pack) -> Tensor:
-        hidden: Tensor = self.network(
-            torch.from_numpy(pack.token_ids),
-            torch.from_numpy(pack.positions),
-            trie_attend(pack.segments),
-        )
-        return hidden
 
     def _loss(self, kind: LossKind, behaviour: Behaviour) -> TokenLoss:
         if kind == "supervised":
             return SupervisedLoss()
         return PolicyLoss(behaviour.advantages, behaviour.logprobs, *self.clip_ratio)
 
-    def _head(self, hidden: Tensor, pack: Pack, loss: TokenLoss, num_tokens: int) -> HeadResult:
+    def _derivative(self, batch: Batch, pack: Pack, loss: TokenLoss, num_tokens: int) -> Derivative:
         token_rows = torch.from_numpy(pack.token_rows)
 
         def derivative(rows: slice, logprobs: Tensor) -> Tensor:
             """Rows that several samples share receive the sum of their tokens' derivatives."""
+            if not torch.isfinite(logprobs).all():
+                bad = diagnosis.first_bad_activation(self.config, self.parameters, pack)
+                self._refuse(batch, bad)
             first, last = torch.searchsorted(token_rows, torch.tensor([rows.start, rows.stop]))
             tokens = slice(int(first), int(last))
             leaf = logprobs.detach().clone().requires_grad_()
@@ -177,22 +169,11 @@ class Trainer:
                 gathered = leaf[token_rows[tokens] - rows.start].to(self.parameters.master.dtype)
                 total = loss.terms(gathered, tokens).sum() / num_tokens
             (slope,) = torch.autograd.grad(total, leaf)
+            if not torch.isfinite(slope).all():
+                self._refuse(batch, "gradient of the log-probabilities")
             return slope
 
-        targets = torch.from_numpy(pack.row_targets)
-        return head_gradient(hidden, self.head, targets, derivative, self.temperature)
-
-    def _check_finite(self, batch: Batch, pack: Pack, result: HeadResult) -> None:
-        if torch.isfinite(result.logprobs).all() and torch.isfinite(result.entropies).all():
-            if torch.isfinite(result.gradient).all():
-                return
-            self._refuse(batch, "gradient of the logits")
-        self._refuse(
-            batch,
-            diagnosis.first_bad_activation(
-                self.network, self.parameters, lambda: self._hidden(pack)
-            ),
-        )
+        return derivative
 
     def _refuse(self, batch: Batch, tensor: str) -> NoReturn:
         """Nothing was applied: masters and moments are those of the last good step."""
@@ -222,19 +203,31 @@ class Trainer:
 
     def save(self, directory: Path) -> None:
         """Masters, moments, generator and counts; whole or not at all. Raises UserError."""
-        state.save(directory, self.parameters, self.optimiser, self.num_versions)
+        state.save(
+            directory,
+            self.parameters,
+            self.optimiser,
+            num_versions=self.num_versions,
+            arithmetic=self.passes.arithmetic,
+        )
 
     def load(self, directory: Path) -> None:
-        """Continue from `save`: the same batch then gives the same step, bit for bit, with the
-        same number of threads. Raises UserError; then nothing has changed."""
+        """Continue from `save`: the same batch then gives the same step, bit for bit, if it is
+        computed by the same passes. Raises UserError; then nothing has changed."""
         record = state.load(directory, self.parameters, self.optimiser)
         self.num_versions = record.num_versions
-        if record.num_threads != torch.get_num_threads():
+        self._refresh()
+        if record.arithmetic != self.passes.arithmetic:
             warnings.warn(
-                f"{directory} was written with {record.num_threads} threads, this process has "
-                f"{torch.get_num_threads()}: steps agree but for their last bits",
+                f"{directory} was computed by {record.arithmetic}, this process computes by "
+                f"{self.passes.arithmetic}: steps agree but for their last bits",
                 stacklevel=2,
             )
+
+    def _refresh(self) -> None:
+        """The one cast of a step."""
+        self.parameters.refresh()
+        self.passes.refresh()
 
     def export(self, directory: Path) -> None:
         """The present policy as a checkpoint that Transformers opens. Raises UserError."""
@@ -246,9 +239,8 @@ class Trainer:
         """Of each sample's sampled tokens, in order, under the present policy."""
         found: list[dict[int, float]] = [{} for _ in samples]
         for pack in pack_samples(samples, self.max_nodes):
-            hidden = self._hidden(pack)[torch.from_numpy(pack.row_nodes)]
-            targets = torch.from_numpy(pack.row_targets)
-            rows = log_probabilities(hidden, self.head.value, targets, self.temperature).tolist()
+            self.passes.forward(pack)
+            rows = self.passes.score(self.temperature).logprobs.tolist()
             places = zip(pack.token_samples, pack.token_indices, pack.token_rows, strict=True)
             for sample, index, row in places:
                 found[sample][int(index)] = rows[row]

@@ -1,7 +1,7 @@
 """A small random Llama on disk, and token streams with shared prefixes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,33 @@ CONFIG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other gain nothing on models this small, and lose a lot on a
+    busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+WIDE = {
+    **CONFIG,
+    "vocab_size": 96,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+"""Widths that the native passes support; several are no multiple of their panels of 48."""
+
+
+@pytest.fixture(scope="session")
+def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("native"), WIDE, std=0.12)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"), CONFIG)
@@ -37,14 +64,14 @@ def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("untied"), {**CONFIG, "tie_word_embeddings": False})
 
 
-def write_model(directory: Path, config: dict[str, object]) -> Path:
+def write_model(directory: Path, config: dict[str, object], std: float = 0.3) -> Path:
     (directory / "config.json").write_text(json.dumps(config))
     torch.manual_seed(7)
     model = Llama(ModelConfig.load(directory))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.normal_(std=0.3)
+                parameter.normal_(std=std)
             else:
                 parameter.uniform_(0.5, 1.5)
     checkpoint.write_weights(model.state_dict(), directory)

@@ -9,7 +9,7 @@ import pytest
 
 from journeyman.trainer import Trainer
 from journeyman.types import Batch, UserError
-from tests.unit.trainer.conftest import CONFIG, batch, sample, write_model
+from tests.unit.trainer.conftest import WIDE, batch, sample, write_model
 
 STEP_IN_ANOTHER_PROCESS = """
 import sys, torch
@@ -44,11 +44,11 @@ def numbered(step: int) -> Batch:
 
 
 def test_a_killed_run_continues_bit_for_bit_in_another_process(
-    tiny_model: Path, tmp_path: Path
+    wide_model: Path, tmp_path: Path
 ) -> None:
     import torch
 
-    trainer = make(tiny_model)
+    trainer = make(wide_model)
     for step in range(3):
         trainer.step(numbered(step), "policy")
     trainer.save(tmp_path / "state")
@@ -59,7 +59,7 @@ def test_a_killed_run_continues_bit_for_bit_in_another_process(
             sys.executable,
             "-c",
             STEP_IN_ANOTHER_PROCESS,
-            tiny_model,
+            wide_model,
             tmp_path / "state",
             tmp_path / "batch.json",
             str(torch.get_num_threads()),
@@ -73,8 +73,8 @@ def test_a_killed_run_continues_bit_for_bit_in_another_process(
     assert version.number == 4
 
 
-def test_moments_reset_between_warm_start_and_reinforcement(tiny_model: Path) -> None:
-    trainer = make(tiny_model)
+def test_moments_reset_between_warm_start_and_reinforcement(wide_model: Path) -> None:
+    trainer = make(wide_model)
     first = trainer.step(numbered(0), "supervised")
     trainer.reset_optimiser()
     assert trainer.step(numbered(0), "policy").learning_rate == first.learning_rate
@@ -83,9 +83,9 @@ def test_moments_reset_between_warm_start_and_reinforcement(tiny_model: Path) ->
 
 @pytest.mark.parametrize("name", ["weights", "first_moments", "second_moments", "random"])
 def test_one_flipped_bit_is_told_of_and_changes_nothing(
-    tiny_model: Path, tmp_path: Path, name: str
+    wide_model: Path, tmp_path: Path, name: str
 ) -> None:
-    trainer = make(tiny_model)
+    trainer = make(wide_model)
     trainer.save(tmp_path / "state")
     path = tmp_path / "state" / f"{name}.safetensors"
     data = bytearray(path.read_bytes())
@@ -99,9 +99,9 @@ def test_one_flipped_bit_is_told_of_and_changes_nothing(
 
 
 def test_a_cut_off_file_a_missing_record_and_another_model_are_told_of(
-    tiny_model: Path, tmp_path: Path
+    wide_model: Path, tmp_path: Path
 ) -> None:
-    trainer = make(tiny_model)
+    trainer = make(wide_model)
     with pytest.raises(UserError, match="no trainer checkpoint"):
         trainer.load(tmp_path)
     trainer.save(tmp_path / "state")
@@ -110,17 +110,17 @@ def test_a_cut_off_file_a_missing_record_and_another_model_are_told_of(
     with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
         trainer.load(tmp_path / "state")
     (tmp_path / "wide").mkdir()
-    other = make(write_model(tmp_path / "wide", {**CONFIG, "intermediate_size": 52}))
+    other = make(write_model(tmp_path / "wide", {**WIDE, "intermediate_size": 192}))
     other.save(tmp_path / "state")
     with pytest.raises(UserError, match=r"another model: model\.layers\.0\.mlp\.gate_proj"):
         trainer.load(tmp_path / "state")
 
 
-def test_another_number_of_threads_is_told_of(tiny_model: Path, tmp_path: Path) -> None:
-    trainer = make(tiny_model)
+def test_other_arithmetic_is_told_of(wide_model: Path, tmp_path: Path) -> None:
+    trainer = make(wide_model)
     trainer.save(tmp_path / "state")
     record = json.loads((tmp_path / "state" / "state.json").read_text())
-    record["num_threads"] += 1
+    record["arithmetic"] = "another"
     (tmp_path / "state" / "state.json").write_text(json.dumps(record))
     with pytest.warns(UserWarning, match="last bits"):
         trainer.load(tmp_path / "state")

@@ -30,8 +30,8 @@ def total(trainer: Trainer, tokens: list[int]) -> float:
     return sum(trainer.log_probabilities([answer(tokens, trainer, 0.0)])[0])
 
 
-def test_supervised_steps_memorise_a_batch(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=3e-3, warmup_steps=2)
+def test_supervised_steps_memorise_a_batch(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=3e-3, warmup_steps=2)
     of = batch(*(sample([1, 2, i, *range(10 + i, 20 + i)], range(3, 13)) for i in range(4)))
     first = trainer.step(of, "supervised")
     for _ in range(60):
@@ -42,8 +42,8 @@ def test_supervised_steps_memorise_a_batch(tiny_model: Path) -> None:
     assert last.step == 61
 
 
-def test_a_policy_step_raises_what_was_good_and_lowers_what_was_bad(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_a_policy_step_raises_what_was_good_and_lowers_what_was_bad(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     good, bad = total(trainer, GOOD), total(trainer, BAD)
     of = batch(answer(GOOD, trainer, 1.0), answer(BAD, trainer, -1.0))
     metrics = trainer.step(of, "policy")
@@ -56,9 +56,9 @@ def test_a_policy_step_raises_what_was_good_and_lowers_what_was_bad(tiny_model: 
 
 
 def test_tokens_that_moved_beyond_the_bounds_are_counted_and_give_no_gradient(
-    tiny_model: Path,
+    wide_model: Path,
 ) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3, clip_ratio=(0.2, 0.28))
+    trainer = Trainer(wide_model, learning_rate=1e-3, clip_ratio=(0.2, 0.28))
     (now,) = trainer.log_probabilities([sample(PROMPT + GOOD, [3, 4, 5])])
     moved = {3: now[0] - 1.0, 4: now[1] - 1.0, 5: now[2] - 1.0}
     of = batch(sample(PROMPT + GOOD, [3, 4, 5], logprobs=moved, advantage=1.0))
@@ -68,8 +68,8 @@ def test_tokens_that_moved_beyond_the_bounds_are_counted_and_give_no_gradient(
     assert metrics.mean_ratio == pytest.approx(2.71828, rel=1e-3)
 
 
-def test_parity_is_measured_on_tokens_of_the_present_version_only(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=0.0)
+def test_parity_is_measured_on_tokens_of_the_present_version_only(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=0.0)
     (now,) = trainer.log_probabilities([sample(PROMPT + GOOD, [3, 4, 5])])
     off = {3: now[0], 4: now[1] + 0.25, 5: now[2]}
     present = sample(PROMPT + GOOD, [3, 4, 5], logprobs=off, advantage=1.0, version=0)
@@ -81,28 +81,29 @@ def test_parity_is_measured_on_tokens_of_the_present_version_only(tiny_model: Pa
     assert trainer.step(batch(older), "policy").max_logprob_difference is None
 
 
-def test_sharing_is_reported(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_sharing_is_reported(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     of = batch(*(sample([*range(20), 30 + i, 40], [21]) for i in range(8)), sample([1, 2], []))
     metrics = trainer.step(of, "supervised")
     assert (metrics.nodes, metrics.stream_tokens, metrics.empty_samples) == (28, 168, 1)
     assert metrics.saved == pytest.approx(1 - 28 / 168)
 
 
-def test_a_batch_without_sampled_tokens_is_refused(tiny_model: Path) -> None:
+def test_a_batch_without_sampled_tokens_is_refused(wide_model: Path) -> None:
     with pytest.raises(UserError, match="batch 3 holds no sampled token"):
-        Trainer(tiny_model, learning_rate=1e-3).step(batch(sample([1, 2], []), step=3), "policy")
+        Trainer(wide_model, learning_rate=1e-3).step(batch(sample([1, 2], []), step=3), "policy")
 
 
-def test_temperature_zero_is_refused(tiny_model: Path) -> None:
+def test_temperature_zero_is_refused(wide_model: Path) -> None:
     with pytest.raises(UserError, match="temperature 0"):
-        Trainer(tiny_model, learning_rate=1e-3, temperature=0.0)
+        Trainer(wide_model, learning_rate=1e-3, temperature=0.0)
 
 
-def test_a_bad_weight_is_named_and_nothing_is_applied(tiny_model: Path, tmp_path: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3, dump_dir=tmp_path)
+def test_a_bad_weight_is_named_and_nothing_is_applied(wide_model: Path, tmp_path: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3, dump_dir=tmp_path)
     named = dict(trainer.parameters.named(trainer.parameters.compute))
     named["model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
+    trainer.passes.refresh()
     before = trainer.parameters.master.clone()
     of = batch(sample([1, 2, 3], [2]))
     with pytest.raises(NonFiniteError, match=r"first in: weight model\.layers\.1\.mlp\.up_proj"):
@@ -113,29 +114,30 @@ def test_a_bad_weight_is_named_and_nothing_is_applied(tiny_model: Path, tmp_path
     assert dumped == of
 
 
-def test_an_infinite_advantage_is_refused_before_any_change(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_an_infinite_advantage_is_refused_before_any_change(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     before = trainer.weights()[0]
     of = batch(sample([1, 2, 3], [2], advantage=float("inf"), logprobs={2: -1.0}))
-    with pytest.raises(NonFiniteError, match="gradient of the logits"):
+    with pytest.raises(NonFiniteError, match="gradient of the log-probabilities"):
         trainer.step(of, "policy")
     assert trainer.weights()[0] == before
 
 
-def test_overflow_inside_a_layer_names_the_layer(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_overflow_inside_a_layer_names_the_layer(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     named = dict(trainer.parameters.named(trainer.parameters.compute))
     named["model.layers.0.mlp.down_proj.weight"].fill_(3e38)
+    trainer.passes.refresh()
     with pytest.raises(NonFiniteError, match=r"output of model\.layers\.0\.mlp"):
         trainer.step(batch(sample([1, 2, 3], [2])), "supervised")
 
 
-def test_weights_are_a_snapshot_with_the_digest_of_its_bytes(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_weights_are_a_snapshot_with_the_digest_of_its_bytes(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     version, weights = trainer.weights()
     assert (version.number, version.recipe) == (0, "bf16")
     assert version.digest == checkpoint.digest(weights)
-    start = load_file(tiny_model / "model.safetensors")
+    start = load_file(wide_model / "model.safetensors")
     assert all(torch.equal(weights[name], value.bfloat16()) for name, value in start.items())
     kept = {name: value.clone() for name, value in weights.items()}
     trainer.step(batch(sample([1, 2, 3], [2])), "supervised")
@@ -145,16 +147,16 @@ def test_weights_are_a_snapshot_with_the_digest_of_its_bytes(tiny_model: Path) -
     assert later.digest != version.digest
 
 
-def test_warm_up_and_learning_rate_of_one_step(tiny_model: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=4e-3, warmup_steps=3)
+def test_warm_up_and_learning_rate_of_one_step(wide_model: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=4e-3, warmup_steps=3)
     of = batch(sample([1, 2, 3], [2]))
     rates = [trainer.step(of, "supervised").learning_rate for _ in range(4)]
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
     assert trainer.step(of, "supervised", learning_rate=1e-4).learning_rate == 1e-4
 
 
-def test_export_opens_in_transformers_with_our_logits(tiny_model: Path, tmp_path: Path) -> None:
-    trainer = Trainer(tiny_model, learning_rate=1e-3)
+def test_export_opens_in_transformers_with_our_logits(wide_model: Path, tmp_path: Path) -> None:
+    trainer = Trainer(wide_model, learning_rate=1e-3)
     trainer.step(batch(sample([1, 2, 3], [2])), "supervised")
     trainer.export(tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64)

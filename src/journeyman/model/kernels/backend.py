@@ -63,8 +63,8 @@ class NativeBackend:
         self.threads = thread_count(threads)
         self._library = library(self.isa)
         message = Message()
-        cosine, sine = _rotation_tables(config)
-        shape = _shape(config, cosine, sine)
+        cosine, sine = rotation_tables(config)
+        shape = native_shape(config, cosine, sine)
         self._handle = self._library.journeyman_model(
             ctypes.byref(shape), self.threads, message.buffer
         )
@@ -76,7 +76,7 @@ class NativeBackend:
         """See `Backend.load`. The tensors are copied; the KV cache is kept."""
         check_state(state, self.config)
         tensors = {name: dense(tensor, torch.bfloat16) for name, tensor in state.items()}
-        weights, message = _weights(tensors, self.config), Message()
+        weights, message = native_weights(tensors, self.config), Message()
         if self._library.journeyman_load(self._handle, ctypes.byref(weights), message.buffer):
             raise message.error("free memory")
 
@@ -128,7 +128,8 @@ class NativeBackend:
         return StepResult(token_ids=token_ids, logprobs=logprobs)
 
 
-def _shape(config: ModelConfig, cosine: Tensor, sine: Tensor) -> Shape:
+def native_shape(config: ModelConfig, cosine: Tensor, sine: Tensor) -> Shape:
+    """Holds pointers into the tables, which must outlive the call that reads it."""
     return Shape(
         vocabulary=config.vocab_size,
         width=config.hidden_size,
@@ -144,7 +145,7 @@ def _shape(config: ModelConfig, cosine: Tensor, sine: Tensor) -> Shape:
     )
 
 
-def _rotation_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
+def rotation_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
     """The torch model's own angles, float32 [positions, Dh / 2] each."""
     frequencies = inverse_frequencies(config.rope, config.head_dim)
     cosine, sine = rotation(torch.arange(config.max_positions), frequencies, torch.float32)
@@ -152,7 +153,7 @@ def _rotation_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
     return cosine[:, :half].contiguous(), sine[:, :half].contiguous()
 
 
-def _weights(state: Mapping[str, Tensor], config: ModelConfig) -> Weights:
+def native_weights(state: Mapping[str, Tensor], config: ModelConfig) -> Weights:
     """Pointers into `state`, which must outlive the result."""
     head = state.get("lm_head.weight")
     weights = Weights(

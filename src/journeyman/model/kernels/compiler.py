@@ -42,20 +42,21 @@ FLAGS = (
 log = logging.getLogger(__name__)
 
 
-def build(isa: InstructionSet) -> Path:
+def build(isa: InstructionSet, sources: Path = SOURCES) -> Path:
     """The compiled library of `isa`, compiling it (some seconds) if it is not there yet.
 
+    `sources` may be another package's directory, whose files include the kernels' headers.
     Safe against other processes doing the same. Raises UserError without a C++ compiler, or
     when it refuses the sources.
     """
-    target = _target(isa)
+    target = _target(isa, sources)
     if target.exists():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target.parent / "lock"):
             if not target.exists():
-                _compile(isa, target)
+                _compile(isa, sources, target)
     except OSError as error:
         raise UserError(
             f"cannot write {target}: {error}", "free disk space, or set JOURNEYMAN_HOME elsewhere"
@@ -63,12 +64,14 @@ def build(isa: InstructionSet) -> Path:
     return target
 
 
-def _target(isa: InstructionSet) -> Path:
+def _target(isa: InstructionSet, sources: Path) -> Path:
     parts = [*FLAGS, *isa.compiler_flags, _version(_compiler()), *sorted(cpu_flags())]
     total = hashlib.sha256("\0".join(parts).encode())
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted({*SOURCES.iterdir(), *sources.iterdir()}):
         total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return home_dir() / "build" / f"kernels-{total.hexdigest()[:16]}" / f"{isa.name}.so"
+    return (
+        home_dir() / "build" / f"{sources.parent.name}-{total.hexdigest()[:16]}" / f"{isa.name}.so"
+    )
 
 
 @contextmanager
@@ -95,12 +98,13 @@ def _version(path: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def _compile(isa: InstructionSet, target: Path) -> None:
+def _compile(isa: InstructionSet, sources: Path, target: Path) -> None:
     started = time.monotonic()
-    sources = sorted(str(path) for path in SOURCES.glob("*.cpp"))
+    files = sorted(str(path) for path in sources.glob("*.cpp"))
     with TemporaryDirectory(prefix=".compile-", dir=target.parent) as scratch:
         output = Path(scratch) / target.name
-        command = [_compiler(), *FLAGS, *isa.compiler_flags, "-o", str(output), *sources]
+        flags = (*FLAGS, *isa.compiler_flags, f"-I{SOURCES}")
+        command = [_compiler(), *flags, "-o", str(output), *files]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UserError(

@@ -124,13 +124,6 @@ void Training::forward(const JourneymanPack& pack) {
     });
 }
 
-void Training::normalise(Worker& worker, int64_t rows, bf16* target, const float* source,
-                         const float* weight) {
-    each_row(worker, rows, [&](int64_t t) {
-        rms_norm(target + t * width_, source + t * width_, weight, width_, shape_.epsilon);
-    });
-}
-
 void Training::rotate_and_cache(const JourneymanPack& pack, Kept& kept, int64_t node) {
     const int64_t width = shape_.head_dim;
     float* row = wide_.data() + node * projected_;

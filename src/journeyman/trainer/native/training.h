@@ -67,8 +67,6 @@ class Training {
     void reserve(const JourneymanPack& pack);
     void forward_attention(Worker& worker, const JourneymanPack& pack, int64_t index);
     void forward_inner(Worker& worker, const JourneymanPack& pack, int64_t index);
-    void normalise(Worker& worker, int64_t rows, bf16* target, const float* source,
-                   const float* weight);
     void rotate_and_cache(const JourneymanPack& pack, Kept& kept, int64_t node);
     void flush_slopes(float* head_gradient);
     void backward_rows(Worker& worker, const JourneymanPack& pack, float* norm_gradient);

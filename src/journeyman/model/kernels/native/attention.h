@@ -132,10 +132,11 @@ INLINE float tile_weights(float* scores, bf16* weights, int64_t valid, float sca
 }
 
 // One token's G query heads (each [Dh], `stride` apart) over keys 0 .. position of one KV head.
+// `log_totals` [G], if wanted, are the logarithms of the softmax' totals, for a backward pass.
 template <int G>
 void attend(bf16* target, const bf16* queries, int64_t stride, const bf16* cache,
             const HeadShape& shape, int64_t kv_head, const int32_t* block_table, int64_t position,
-            float scale) {
+            float scale, float* log_totals = nullptr) {
     alignas(64) float scores[G][TILE], mixed[G][MOST_HEAD_DIM];
     alignas(64) bf16 weights[G][TILE];
     float decay[G];
@@ -167,6 +168,7 @@ void attend(bf16* target, const bf16* queries, int64_t stride, const bf16* cache
             mix_values<G, 1>(mixed, decay, weights, values, valid, padded, i);
     }
     for (int g = 0; g < G; ++g) {
+        if (log_totals) log_totals[g] = running[g].highest + std::log(running[g].total);
         const Floats inverse = broadcast(1.0f / running[g].total);
         alignas(64) bf16 head[MOST_HEAD_DIM];
         for (int64_t i = 0; i < padded; i += LANES)
@@ -178,23 +180,24 @@ void attend(bf16* target, const bf16* queries, int64_t stride, const bf16* cache
 // All query heads of one KV head, in groups of at most MOST_SHARED.
 INLINE void attend_heads(int64_t shared, bf16* target, const bf16* queries, const bf16* cache,
                          const HeadShape& shape, int64_t kv_head, const int32_t* block_table,
-                         int64_t position, float scale) {
+                         int64_t position, float scale, float* log_totals = nullptr) {
     const int64_t width = shape.head_dim;
     for (int64_t done = 0; done < shared; done += MOST_SHARED) {
         bf16* out = target + done * width;
         const bf16* in = queries + done * width;
+        float* logs = log_totals ? log_totals + done : nullptr;
         switch (shared - done) {
             case 1:
-                attend<1>(out, in, width, cache, shape, kv_head, block_table, position, scale);
+                attend<1>(out, in, width, cache, shape, kv_head, block_table, position, scale, logs);
                 break;
             case 2:
-                attend<2>(out, in, width, cache, shape, kv_head, block_table, position, scale);
+                attend<2>(out, in, width, cache, shape, kv_head, block_table, position, scale, logs);
                 break;
             case 3:
-                attend<3>(out, in, width, cache, shape, kv_head, block_table, position, scale);
+                attend<3>(out, in, width, cache, shape, kv_head, block_table, position, scale, logs);
                 break;
             default:
-                attend<4>(out, in, width, cache, shape, kv_head, block_table, position, scale);
+                attend<4>(out, in, width, cache, shape, kv_head, block_table, position, scale, logs);
         }
     }
 }
