@@ -142,8 +142,11 @@ def asset_steps(driver: str, tasks: str) -> list[Step]:
             "kernels",
             "Native kernels for this processor",
             "30 s",
-            ((str(VENV_PYTHON), "-m", "journeyman.model.kernels.build"),),
-            inputs=("src/journeyman/model/kernels",),
+            (
+                (str(VENV_PYTHON), "-m", "journeyman.model.kernels.build"),
+                (str(VENV_PYTHON), "-m", "journeyman.trainer.build"),
+            ),
+            inputs=("src/journeyman/model/kernels", "src/journeyman/trainer/native"),
             products=(HOME / "build",),
         ),
         Step(

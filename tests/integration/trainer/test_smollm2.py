@@ -1,11 +1,13 @@
 """One real model: a step lowers the loss, exports open in Transformers, figures are sane."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from journeyman.inference import Engine
 from journeyman.trainer import Trainer
 from journeyman.types import Batch, Sample, TokenStream
 
@@ -47,6 +49,51 @@ def test_log_probabilities_agree_with_transformers(trainer: Trainer, model_dir: 
     ours = torch.tensor(make_sample(trainer, ANSWER, 0.0).stream.logprobs[start:])
     # BF16 against FP32 through 30 layers.
     torch.testing.assert_close(ours, wanted, rtol=0.05, atol=0.15)
+
+
+def test_the_engines_log_probabilities_are_the_trainers_bit_for_bit(model_dir: Path) -> None:
+    """Sampled in batches, with cached prefixes, before and after a weight update."""
+    trainer = Trainer(model_dir, learning_rate=1e-4)
+    with Engine(model_dir, kv_tokens=4096) as engine:
+        for version in range(2):
+            batch = asyncio.run(sampled_batch(engine, version))
+            metrics = trainer.step(batch, "policy")
+            assert metrics.parity_tokens == metrics.tokens > 100
+            assert metrics.max_logprob_difference == 0.0
+            assert metrics.nodes < metrics.stream_tokens
+            published, state = trainer.weights()
+            asyncio.run(engine.load_weights(state, published))
+
+
+async def sampled_batch(engine: Engine, version: int) -> Batch:
+    """Two groups of four, their prompts equal but for the end; tool output between replies."""
+    prompts = [PROMPT, [*PROMPT, *ANSWER[:3]]]
+    samples = await asyncio.gather(
+        *(sampled(engine, prompt, seed) for prompt in prompts for seed in range(4))
+    )
+    assert {v for s in samples for v in s.stream.versions} == {-1, version}
+    return Batch(step=version, samples=tuple(samples))
+
+
+async def sampled(engine: Engine, prompt: list[int], seed: int) -> Sample:
+    tokens, marked = list(prompt), [False] * len(prompt)
+    logprobs, versions = [0.0] * len(prompt), [-1] * len(prompt)
+    for turn, tool_output in enumerate(([2, 198, 1, 520], [])):
+        reply = await engine.generate(tokens, max_tokens=12 + 9 * turn, seed=seed)
+        count = len(reply.token_ids)
+        tokens += [*reply.token_ids, *tool_output]
+        marked += [True] * count + [False] * len(tool_output)
+        logprobs += [*reply.logprobs, *([0.0] * len(tool_output))]
+        versions += [*reply.versions, *([-1] * len(tool_output))]
+    stream = TokenStream(
+        token_ids=tuple(tokens),
+        loss_mask=tuple(marked),
+        logprobs=tuple(logprobs),
+        versions=tuple(versions),
+    )
+    return Sample(
+        episode=f"{len(prompt)}-{seed}", group="g", advantage=1.0 - 2 * (seed % 2), stream=stream
+    )
 
 
 def test_steps_move_the_policy_and_the_export_opens_in_transformers(
