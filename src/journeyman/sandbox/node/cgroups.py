@@ -83,7 +83,7 @@ class ControlGroups:
                     control.write_text(f"+{controller}", encoding="utf-8")
         except OSError:
             return False  # not root, or not delegated: `enforced` says so
-        return True
+        return os.access(parent, os.W_OK)  # root may have left it behind
 
     def create(self, name: str, *, memory_bytes: int, processes: int, cpus: float) -> list[Path]:
         """The directories whose `cgroup.procs` a process must write itself to."""

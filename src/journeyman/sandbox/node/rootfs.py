@@ -66,7 +66,11 @@ def build_rootfs(progress: Progress) -> Path:
     if target.is_dir():
         return target
     if os.geteuid() != 0:
-        raise UserError("building the sandboxes' root file system needs root", "Run as root.")
+        raise UserError(
+            "building the sandboxes' root file system needs root",
+            f"Run once as root: make setup JOURNEYMAN_HOME={home_dir()} && "
+            f"chown -R {os.getuid()} {home_dir()}",
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=target.parent, prefix="building-"))
     try:
