@@ -9,7 +9,7 @@ from typing import Self
 import httpx
 
 from journeyman.agent.events import Event
-from journeyman.agent.wire import ErrorBody, SessionInfo, SessionRequest
+from journeyman.agent.wire import Command, CommandOutput, ErrorBody, SessionInfo, SessionRequest
 from journeyman.types import Episode, InfraError, JourneymanError, UserError
 from journeyman.types import failure as failures
 
@@ -117,6 +117,12 @@ class AgentClient:
                 lost += 1
                 if lost > 3:
                     raise AgentServerError(f"{self._url} is gone: {error}") from error
+
+    async def run_command(self, session: str, command: str, timeout_s: float | None = None) -> str:
+        """Run a command in the session's sandbox, unknown to the model. Gives what it said."""
+        body = Command(command=command, timeout_s=timeout_s).model_dump_json()
+        response = await self._ask("POST", f"/v1/sessions/{session}/commands", content=body)
+        return CommandOutput.model_validate_json(response.content).text
 
     async def patch(self, session: str) -> bytes:
         """What the agent changed, as a unified diff."""

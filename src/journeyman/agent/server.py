@@ -17,7 +17,14 @@ from journeyman.agent.patch import session_patch
 from journeyman.agent.serving import serving
 from journeyman.agent.session import OnEpisode, Services, Session
 from journeyman.agent.table import MAX_UPLOAD_BYTES, SessionTable, UnknownSession
-from journeyman.agent.wire import ErrorBody, SessionInfo, SessionRequest, UserMessage
+from journeyman.agent.wire import (
+    Command,
+    CommandOutput,
+    ErrorBody,
+    SessionInfo,
+    SessionRequest,
+    UserMessage,
+)
 from journeyman.chat import ChatFormat
 from journeyman.types import Environment, InfraError, JourneymanError, Sampler, Sandboxes, UserError
 
@@ -136,6 +143,12 @@ def _work_routes(application: FastAPI, table: SessionTable) -> None:
     @application.put("/v1/sessions/{session_id}/workspace", status_code=204)
     async def upload(request: Request, session: Annotated[Session, Depends(find)]) -> None:
         await table.upload(session, await _bounded_body(request))
+
+    @application.post("/v1/sessions/{session_id}/commands")
+    async def command(
+        command: Command, session: Annotated[Session, Depends(find)]
+    ) -> CommandOutput:
+        return CommandOutput(text=await session.run_command(command))
 
     @application.get("/v1/sessions/{session_id}/patch")
     async def patch(session: Annotated[Session, Depends(find)]) -> Response:

@@ -6,15 +6,16 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from journeyman.agent import prompt
 from journeyman.agent.conversation import Conversation
 from journeyman.agent.counting import TokenCounter
 from journeyman.agent.events import Event, EventLog
 from journeyman.agent.loop import run_to_stop
-from journeyman.agent.tools import Toolbox, Workspace, specs
-from journeyman.agent.wire import SessionInfo, SessionRequest
+from journeyman.agent.tools import BASH, Toolbox, ToolRefusal, Workspace, specs
+from journeyman.agent.tools.arguments import bind
+from journeyman.agent.wire import Command, SessionInfo, SessionRequest
 from journeyman.types import (
     Environment,
     Episode,
@@ -118,6 +119,17 @@ class Session:
             self._sleep.cancel()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work(), name=f"session {self.id}")
+
+    async def run_command(self, command: Command) -> str:
+        """Run a person's command beside the agent's. Raises UserError for a malformed one."""
+        workspace = replace(self._toolbox.workspace, output_chars=MAX_OUTPUT_CHARS)
+        try:
+            arguments, _ = bind(BASH, {"command": command.command, "timeout": command.timeout_s})
+        except ToolRefusal as refusal:
+            raise UserError(str(refusal)) from None
+        text = await BASH.run(workspace, arguments)
+        self._emit("command", {"command": command.command, "content": text})
+        return text
 
     async def cancel(self) -> bool:
         """End the running turn loop and drop queued messages; false when none was running.

@@ -44,6 +44,19 @@ class UserMessage(Value):
     content: str = Field(min_length=1, max_length=1 << 20)
 
 
+class Command(Value):
+    """A command a person runs in the session's sandbox; the model does not learn of it."""
+
+    command: str = Field(min_length=1)
+    timeout_s: float | None = Field(default=None, gt=0)
+
+
+class CommandOutput(Value):
+    """What it said, as the agent's own `bash` would show it, only longer."""
+
+    text: str
+
+
 class ErrorBody(Value):
     """Every error of the server. `type` is the class in `journeyman.types.failure`."""
 

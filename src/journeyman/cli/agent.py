@@ -14,11 +14,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.syntax import Syntax
+from rich.text import Text
 
 from journeyman.agent import AgentClient, SessionRequest
 from journeyman.agent.repository import pack
 from journeyman.agent.serving import serving
 from journeyman.cli.composition import Production, composed, find_checkpoint
+from journeyman.cli.failing_test import describe, pytest_command
 from journeyman.cli.serve import TOKEN_VARIABLE, CheckpointOption, DriverOption, StoreOption
 from journeyman.cli.session_view import SessionView
 from journeyman.observe.console import console
@@ -41,6 +43,8 @@ class Work:
     """One person's request."""
 
     instruction: str
+    test: str | None
+    repository: Path
     archive: bytes
     """The repository, packed."""
     budget: Budget
@@ -52,11 +56,19 @@ def register(app: typer.Typer) -> None:
 
     @app.command("agent")
     def agent(
-        instruction: Annotated[str, typer.Argument(help="What to do, in words.")],
+        instruction: Annotated[str, typer.Argument(help="What to do, in words.")] = "",
         *,
         repo: Annotated[
             Path, typer.Option(help="The repository. The agent works on a copy of it.")
         ],
+        test: Annotated[
+            str | None,
+            typer.Option(
+                help="A failing test (a file, a directory, or pytest's name of it). It runs in "
+                "the sandbox first, and the agent is told what fails, how, and where.",
+                show_default=False,
+            ),
+        ] = None,
         checkpoint: CheckpointOption = None,
         server: Annotated[
             str | None, typer.Option(help="Use the agent server at this URL instead of a new one.")
@@ -84,8 +96,12 @@ def register(app: typer.Typer) -> None:
                 "--checkpoint, --driver and --store have no effect with --server",
                 "leave them out: they are the server's",
             )
+        if not instruction and test is None:
+            raise UserError(
+                "nothing to do", "say what in words, or name a failing test with --test"
+            )
         budget = Budget(tokens=tokens, reply_tokens=tokens, turns=turns, deadline_s=_DEADLINE_S)
-        work = Work(instruction, pack(repo), budget, temperature)
+        work = Work(instruction, test, repo, pack(repo), budget, temperature)
         if server:
             patch = asyncio.run(work_at(server, os.environ.get(TOKEN_VARIABLE), work))
         else:
@@ -109,7 +125,7 @@ async def work_at(url: str, token: str | None, work: Work) -> bytes:
     request = SessionRequest(budget=work.budget, temperature=work.temperature, lease_s=_LEASE_S)
     async with AgentClient(url, token=token) as client, _open(client, request) as session:
         await client.upload(session, work.archive)
-        await client.send(session, work.instruction)
+        await client.send(session, await _message(client, session, work))
         view = SessionView(console())
         async for event in client.events(session):
             view.show(event)
@@ -118,6 +134,17 @@ async def work_at(url: str, token: str | None, work: Work) -> bytes:
         episode = await client.episode(session, wait_s=_DEADLINE_S)
         _raise_failure(episode)
         return await client.patch(session)
+
+
+async def _message(client: AgentClient, session: str, work: Work) -> str:
+    """The person's words, and what the failing test says if there is one."""
+    if work.test is None:
+        return work.instruction
+    with console().status("running the test"):
+        said = await client.run_command(session, pytest_command(work.test))
+    told = describe(said, work.repository)
+    console().print(Text(told, style="dim"))
+    return f"{work.instruction}\n{told}" if work.instruction else told
 
 
 @asynccontextmanager
@@ -134,9 +161,9 @@ def _raise_failure(episode: Episode | None) -> None:
     if episode is None or episode.stop is not StopReason.FAILED or episode.failure is None:
         return
     failure = episode.failure
-    if failure.kind is FailureKind.INFRA:
-        raise InfraError(failure.detail)
-    raise JourneymanError(f"a bug in the agent server: {failure.detail}")
+    if failure.kind is FailureKind.BUG:
+        raise JourneymanError(f"a bug in the agent server: {failure.detail}")
+    raise InfraError(failure.detail)
 
 
 def _finish(patch: bytes, repository: Path, apply: bool) -> None:

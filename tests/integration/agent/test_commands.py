@@ -23,7 +23,7 @@ from journeyman.cli.main import main
 from journeyman.inference import ScriptedSampler
 from journeyman.sandbox.client import SandboxClient
 from journeyman.store import Store
-from journeyman.types import Budget, Environment, StopReason, UserError
+from journeyman.types import Budget, CompletionRequest, Environment, StopReason, UserError
 
 COMMAND = [sys.executable, "-m", "journeyman.cli"]
 CALLS = [
@@ -46,11 +46,17 @@ def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
     bare: Environment,
     chat: ChatFormat,
     repository: Path,
+    instruction: str,
 ) -> None:
-    work = Work("Fix it.", pack(repository), Budget(), 0.0)
+    work = Work("", "tests", repository, pack(repository), Budget(), 0.0)
+    told: list[str] = []
+
+    def script_of(request: CompletionRequest) -> list[str]:
+        told.append(request.messages[-1].content)
+        return [format_call(*call) for call in CALLS]
 
     async def body() -> bytes:
-        model = ScriptedSampler(chat, lambda _: [format_call(*call) for call in CALLS])
+        model = ScriptedSampler(chat, script_of)
         application = app(model, service, chat=chat, environment=bare)
         async with serving(application) as url:
             return await work_at(url, None, work)
@@ -58,6 +64,7 @@ def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
     before = (repository / "pkg/mod.py").read_bytes()
     patch = run(body())
     assert (repository / "pkg/mod.py").read_bytes() == before, "only a patch may change it"
+    assert told == [instruction]
     # The directory may lie inside a larger repository.
     subprocess.run(["git", "init", "-q", repository.parent], check=True)
     apply_patch(patch, repository)
@@ -156,6 +163,7 @@ def agent(tmp_path: Path, url: str, repository: Path, *options: str) -> subproce
         (["agent", "x", "--repo", ".", "--checkpoint", "nothing"], "no checkpoint 'nothing'"),
         (["agent", "x", "--repo", ".", "--server", "http://127.0.0.1:9"], "no answer from"),
         (["agent", "x", "--repo", ".", "--server", "u", "--store", "s"], "have no effect"),
+        (["agent", "--repo", "."], "nothing to do"),
         (["serve", "--host", "0.0.0.0"], "without a token"),
         (["serve", "--model", "m"], "no effect without --model-url"),
     ],

@@ -22,6 +22,7 @@ from journeyman.types import (
     Failure,
     FailureKind,
     Message,
+    SandboxExhausted,
     StopReason,
 )
 
@@ -322,3 +323,16 @@ def test_reads_of_one_reply_wait_together_not_in_turn(
     reply = call("read", file_path="a") * 8 + call("bash", command="true") + call("submit")
     play(scripted(reply), Budget(tokens=2000, reply_tokens=900))
     assert most == 8
+
+
+def test_a_sandbox_that_its_own_limits_ended_is_the_policys_doing(
+    play: Any, scripted: Any, call: Any, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def exhausted(*_: Any, **__: Any) -> Any:
+        raise SandboxExhausted("out of memory")
+
+    monkeypatch.setattr(workspace.sandbox, "exec", exhausted)
+    stop, failure, talk, _ = play(scripted(call("bash", command="bomb")))
+    assert stop is StopReason.FAILED
+    assert failure is not None and failure.kind is FailureKind.POLICY
+    assert len(talk.recorder.streams()) == 1

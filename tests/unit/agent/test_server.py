@@ -428,3 +428,22 @@ def test_two_hundred_idle_sessions_hold_no_task(
             assert len(asyncio.all_tasks()) == before
 
     run(body())
+
+
+def test_a_persons_own_command_is_no_part_of_what_the_model_sees(
+    scripted: Any, sandboxes: Any, tmp_path: Path
+) -> None:
+    async def body() -> None:
+        model = scripted("Hello.")
+        async with served(model, sandboxes) as url, AgentClient(url) as client:
+            session = await client.open(request(tmp_path))
+            assert await client.run_command(session.id, "echo mine; exit 4") == "mine\nexit 4"
+            with pytest.raises(UserError, match="NUL"):
+                await client.run_command(session.id, "echo \0")
+            await client.send(session.id, "go")
+            await client.episode(session.id, wait_s=10)
+            assert "mine" not in str(model.requests[0].messages)
+            seen = [e async for e in take(client.events(session.id), 2)]
+            assert [e.type for e in seen] == ["session", "command"]
+
+    run(body())

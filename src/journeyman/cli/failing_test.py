@@ -1,0 +1,109 @@
+"""From a failing test to the words the agent was trained on: what fails, how, and where.
+
+The test runs in the sandbox; only its output is read here, beside the person's own files.
+"""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from journeyman.tasks.functions import functions
+from journeyman.tasks.instruction import Place, instruction, shorten
+from journeyman.types import UserError
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FRAME = re.compile(r"^(\S+\.py):(\d+): in .+$", re.MULTILINE)
+_SAID = re.compile(r"^E\s+(.*)$", re.MULTILINE)
+_SKIPPED = {".git", ".venv", "venv", "node_modules", "build", "dist", "__pycache__"}
+
+
+def pytest_command(target: str) -> str:
+    """Runs `target` (a file, a directory or a test's name) up to its first failure."""
+    options = "-x -q --tb=short --no-header -p no:cacheprovider"
+    return f"python3 -m pytest {options} {shlex.quote(target)}"
+
+
+def describe(output: str, root: Path) -> str:
+    """The instruction for what pytest said. Raises UserError when it reports no failing test."""
+    failed = _FAILED.search(output)
+    if failed is None:
+        last = output.strip().splitlines()[-1:] or ["nothing"]
+        raise UserError(
+            f"no test fails there: pytest said {last[0]!r}", "name a failing test with --test"
+        )
+    test = failed.group(1)
+    said = "\n".join(_SAID.findall(output))
+    place = _place(output, root)
+    if place is not None:
+        return instruction(test, said, place)
+    return f"The test `{test}` fails:\n{shorten(said)}"
+
+
+def _place(output: str, root: Path) -> Place | None:
+    """The function of the deepest frame that is no test's, else the one the failing line calls."""
+    frames = [(path, int(line)) for path, line in _FRAME.findall(output)]
+    inside = [(path, line) for path, line in frames if _is_inside(root, path)]
+    for path, line in reversed(inside):
+        if not _is_test(path):
+            return _function_at(root, path, line)
+    for path, line in reversed(inside):
+        found = {place for name in _called(root / path, line) for place in _named(root, name)}
+        if len(found) == 1:
+            return found.pop()
+    return None
+
+
+def _is_inside(root: Path, path: str) -> bool:
+    file = (root / path).resolve()
+    return file.is_relative_to(root.resolve()) and file.is_file()
+
+
+def _is_test(path: str) -> bool:
+    parts = Path(path).parts
+    name = parts[-1]
+    in_folder = any(part in ("test", "tests") for part in parts[:-1])
+    return in_folder or name.startswith(("test_", "conftest")) or name.endswith("_test.py")
+
+
+def _parse(file: Path) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return None
+
+
+def _function_at(root: Path, path: str, line: int) -> Place | None:
+    tree = _parse(root / path)
+    if tree is None:
+        return None
+    for function in functions(tree):
+        if function.start <= line <= function.end:
+            return Place(path, function.qualname, function.definition, function.end)
+    return None
+
+
+def _called(file: Path, line: int) -> set[str]:
+    """Names that the statement at a line calls."""
+    tree = _parse(file)
+    names: set[str] = set()
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
+            if isinstance(node.func, ast.Name):
+                names.add(node.func.id)
+            elif isinstance(node.func, ast.Attribute):
+                names.add(node.func.attr)
+    return names
+
+
+def _named(root: Path, name: str) -> Iterator[Place]:
+    """Functions of that name outside the tests."""
+    for file in sorted(root.rglob("*.py")):
+        path = file.relative_to(root)
+        if _is_test(str(path)) or _SKIPPED & set(path.parts):
+            continue
+        tree = _parse(file)
+        for function in functions(tree) if tree else ():
+            if function.qualname.rpartition(".")[2] == name:
+                yield Place(str(path), function.qualname, function.definition, function.end)
