@@ -213,20 +213,33 @@ class Engine:
     # Everything below runs on the engine's thread.
 
     def _run(self) -> None:
+        """The thread. However it ends, every request is told."""
+        end: Exception = EngineError("the engine was closed")
+        try:
+            self._loop()
+        except Exception as error:
+            log.exception("the engine's thread ended")
+            end = error
+        self._refusal = end
+        with self._wake:
+            self._closed = True
+            commands = list(self._inbox)
+        for command in commands:
+            with suppress(Exception):  # `end` is what everyone is told
+                command()
+        self._fail_all(end)
+
+    def _loop(self) -> None:
         """Consumes commands and steps. Sleeps while nothing can be computed; any command wakes
         it. Ends when closed."""
         while True:
             with self._wake:
                 while not (self._inbox or self._closed or self._can_step()):
                     self._wake.wait()
-                commands = list(self._inbox)
-                self._inbox.clear()
-                closed = self._closed
-            for command in commands:
-                command()
-            if closed:
-                self._fail_all(EngineError("the engine was closed"))
-                return
+                if self._closed:
+                    return
+            while self._inbox:
+                self._inbox.popleft()()
             if self._can_step():
                 self._guarded_step()
 

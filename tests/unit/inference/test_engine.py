@@ -218,6 +218,21 @@ async def test_a_bug_on_the_engines_thread_is_raised_not_hung(make_engine, recor
         await engine.generate(PROMPT, max_tokens=5)
 
 
+async def test_a_thread_that_dies_tells_everyone(make_engine, monkeypatch):
+    engine = make_engine()
+    monkeypatch.setattr(engine._scheduler, "remove", lambda _: 1 // 0)
+    running = asyncio.create_task(engine.generate(PROMPT, max_tokens=400))
+    await until(engine, "running")
+    doomed = asyncio.create_task(engine.generate(PROMPT, max_tokens=400))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(engine._scheduler, "drain", lambda: [*engine._scheduler.running])
+    doomed.cancel()
+    with pytest.raises(ZeroDivisionError):
+        await running
+    with pytest.raises(EngineError, match="is closed"):
+        await engine.generate(PROMPT, max_tokens=1)
+
+
 async def test_a_starting_version_is_checked_against_the_bytes(make_engine):
     with pytest.raises(EngineError, match="policy version 3 was"):
         make_engine(version=PolicyVersion(number=3, digest="0" * 64))

@@ -128,7 +128,7 @@ def weights(tiny):
 
 
 @given(load=loads())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_every_sequence_is_computed_from_its_own_tokens(tiny, weights, load):
     backend = HashBackend()
     with Engine(
