@@ -42,11 +42,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(run, fresh):
     async def check():
         async with fresh() as sandbox:
             await sandbox.write_file("/tmp/kept", b"old")
+            await sandbox.exec(["fallocate", "-l", "255M", "/tmp/filler"])
             with pytest.raises(OSError) as caught:
-                await sandbox.write_file("/tmp/kept", bytes(300 << 20))
+                await sandbox.write_file("/tmp/kept", bytes(4 << 20))
             assert caught.value.errno == errno.ENOSPC
             assert await sandbox.read_file("/tmp/kept") == b"old"
-            assert [entry.name for entry in await sandbox.list("/tmp")] == [b"kept"]
+            names = [entry.name for entry in await sandbox.list("/tmp")]
+            assert names == [b"filler", b"kept"]
+            await sandbox.remove("/tmp/filler")
             await sandbox.write_file("/tmp/kept", b"new")
             assert await sandbox.read_file("/tmp/kept") == b"new"
 

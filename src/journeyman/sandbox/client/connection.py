@@ -16,7 +16,7 @@ from journeyman.sandbox.wire.token import token_path
 from journeyman.types.failure import SandboxError, UserError
 
 TOKEN_VARIABLE = "JOURNEYMAN_SANDBOX_TOKEN"
-_MANY = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+_MANY = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 
 
 class Connection:

@@ -15,11 +15,12 @@ from journeyman.sandbox.wire.api import (
     RenameRequest,
     SandboxInfo,
 )
-from journeyman.types.failure import UserError
+from journeyman.types.failure import SandboxError, UserError
 from journeyman.types.sandbox import ExecResult
 
 _ENTRIES = TypeAdapter(list[FileEntry])
 DEFAULT_KEPT_BYTES = 256 << 10
+_MOST_RECORD_BYTES = 256 << 20
 
 
 class RemoteSandbox:
@@ -104,7 +105,16 @@ class RemoteSandbox:
     async def tree_records(self, root: str) -> bytes:
         """Raw records of the guest's walk; `client.tree` reads them."""
         async with self._connection.download(f"{self._path}/tree", {"root": root}) as pieces:
-            return b"".join([piece async for piece in pieces])
+            records = bytearray()
+            async for piece in pieces:
+                records += piece
+                if len(records) > _MOST_RECORD_BYTES:
+                    raise SandboxError(
+                        f"the tree {root!r} in sandbox {self.id} has over "
+                        f"{_MOST_RECORD_BYTES >> 20} MiB of file names",
+                        "Walk a smaller directory.",
+                    )
+            return bytes(records)
 
     async def fork(self) -> "RemoteSandbox":
         answer = await self._connection.call("POST", f"{self._path}/fork")

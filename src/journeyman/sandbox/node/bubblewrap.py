@@ -32,6 +32,7 @@ class BubblewrapDriver:
 
     def __init__(self) -> None:
         self._groups = ControlGroups()
+        self._groups.sweep()
         self.enforced = self._groups.enforced
         self.fingerprint = "files"
 
@@ -88,7 +89,7 @@ class BubblewrapDriver:
             machine.pidfd = -1
 
     def exhausted(self, spec: MachineSpec) -> list[str]:
-        return self._groups.exhausted(spec.id)
+        return self._groups.exhausted(spec.id, crowd=spec.limits.processes)
 
     async def collect(self, specs: Sequence[MachineSpec]) -> None:
         for spec in specs:

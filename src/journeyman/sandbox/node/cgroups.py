@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +62,13 @@ def _count(path: Path, key: str) -> int:
     return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)
 
 
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except OSError:
+        return 0
+
+
 class ControlGroups:
     """The groups of one node. `enforced` says which limits hold on this machine."""
 
@@ -73,6 +81,14 @@ class ControlGroups:
             if self._prepare(parent, controller)
         }
         self.enforced = tuple(self._parents)
+
+    def sweep(self, older_than_s: float = 300.0) -> None:
+        """Remove empty groups that a killed service left. Young ones may be about to be joined."""
+        for parent in dict.fromkeys(self._parents.values()):
+            for directory in parent.iterdir():
+                if directory.is_dir() and time.time() - directory.stat().st_mtime > older_than_s:
+                    with suppress(OSError):  # in use
+                        os.rmdir(directory)
 
     def _prepare(self, parent: Path, controller: str) -> bool:
         try:
@@ -107,13 +123,17 @@ class ControlGroups:
         parent = self._parents.get("memory")
         return parent / name if parent else None
 
-    def exhausted(self, name: str) -> list[str]:
-        """Which limits the sandbox has run into, in words."""
+    def exhausted(self, name: str, crowd: int) -> list[str]:
+        """Which limits the sandbox has run into, in words. `crowd` host threads or more are a
+        sign of a guest full of processes."""
         found = []
         memory, pids = self._parents.get("memory"), self._parents.get("pids")
         if memory and _count(memory / name / self._oom_file, "oom_kill"):
             found.append("memory")
-        if pids and _count(pids / name / "pids.events", "max"):
+        if pids and (
+            _count(pids / name / "pids.events", "max")
+            or _number(pids / name / "pids.current") > crowd
+        ):
             found.append("processes")
         return found
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from journeyman.sandbox.node.link import Channel, GuestFileError, GuestLink
+from journeyman.sandbox.node.link import UNRESPONSIVE, Channel, GuestFileError, GuestLink
 from journeyman.sandbox.wire.frames import (
     CHUNK_BYTES,
     STDIN_WINDOW_BYTES,
@@ -15,6 +15,7 @@ from journeyman.sandbox.wire.frames import (
     ExitHow,
     FrameKind,
     PayloadReader,
+    ProtocolError,
     string,
     strings,
     u32,
@@ -87,7 +88,7 @@ class _Output:
         stream = self.streams[payload[0] & 1] if payload else bytearray()
         stream += payload[1:]
         if len(stream) > self._limit:
-            raise SandboxError("a guest sent more output than it was asked to keep")
+            raise ProtocolError("it sent more output than it was asked to keep")
 
 
 async def run_command(link: GuestLink, command: Command) -> ExecResult:
@@ -106,7 +107,9 @@ async def run_command(link: GuestLink, command: Command) -> ExecResult:
                 async with asyncio.timeout(command.timeout_s + _GRACE_S):
                     end = await _collect(channel, output, source)
             except TimeoutError:
-                raise link.break_off("its agent no longer answers") from None
+                raise link.break_off(UNRESPONSIVE) from None
+            except ProtocolError as error:
+                raise link.break_off(error.cause) from None
             except GuestFileError as error:
                 finished.set()
                 raise SandboxError(
@@ -122,7 +125,7 @@ async def run_command(link: GuestLink, command: Command) -> ExecResult:
 
 async def _collect(channel: Channel, output: _Output, source: _Input) -> PayloadReader:
     while True:
-        frame = await channel.receive()
+        frame = await channel.receive(timeout_s=float("inf"))  # the caller's clock runs
         if frame.kind is FrameKind.EXITED:
             return PayloadReader(frame.payload)
         if frame.kind is FrameKind.OUTPUT:
@@ -146,7 +149,7 @@ async def _killed_unless_finished(
 async def kill_command(link: GuestLink, number: int, signal: int = 0) -> None:
     """Signal every process of a command; 0 ends them all. A finished command is no error."""
     try:
-        await link.request(FrameKind.KILL, u32(number) + u32(signal))
+        await link.request(FrameKind.KILL, u32(number) + u32(signal), timeout_s=_GRACE_S)
     except GuestFileError as error:
         if error.errno != errno.ESRCH:
             raise

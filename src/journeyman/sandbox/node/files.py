@@ -1,5 +1,6 @@
 """Files of a guest. Errors are OSErrors with the guest's errno."""
 
+import errno
 import os
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from journeyman.sandbox.wire.frames import (
     u32,
     u64,
 )
+
+_MOST_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,11 @@ async def read_file(link: GuestLink, path: str, max_bytes: int) -> AsyncIterator
         finished = False
         try:
             await channel.send(FrameKind.READ, u64(max_bytes) + string(os.fsencode(path)))
+            left = max_bytes
             while (frame := await channel.receive()).kind is FrameKind.DATA:
+                left -= len(frame.payload)
+                if left < 0:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
                 yield frame.payload
             finished = True
         finally:
@@ -76,6 +83,8 @@ async def list_directory(link: GuestLink, path: str) -> list[Entry]:
         await channel.send(FrameKind.LIST, string(os.fsencode(path)))
         while (frame := await channel.receive()).kind is FrameKind.DATA:
             entries.append(_entry(PayloadReader(frame.payload)))
+            if len(entries) > _MOST_ENTRIES:
+                raise link.break_off(f"it lists more than {_MOST_ENTRIES} files in one directory")
     return sorted(entries, key=lambda entry: entry.name)
 
 

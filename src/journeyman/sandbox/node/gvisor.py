@@ -84,6 +84,7 @@ class GvisorDriver:
     def __init__(self, runsc: str = "runsc") -> None:
         self._runsc = runsc
         self._groups = ControlGroups()
+        self._groups.sweep()
         self.enforced = (*self._groups.enforced, "processes", "open_files", "tmp")
         self.fingerprint = ""
 
@@ -178,7 +179,7 @@ class GvisorDriver:
             machine.pidfd = -1
 
     def exhausted(self, spec: MachineSpec) -> list[str]:
-        return self._groups.exhausted(spec.id)
+        return self._groups.exhausted(spec.id, crowd=2 * spec.limits.processes)
 
     async def collect(self, specs: Sequence[MachineSpec]) -> None:
         """`runsc delete` waits a second per sandbox for what is dead already; with no control

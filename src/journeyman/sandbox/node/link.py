@@ -22,6 +22,9 @@ from journeyman.sandbox.wire.frames import (
 )
 from journeyman.types.failure import SandboxError, SandboxGone
 
+UNRESPONSIVE = "its agent no longer answers"
+_ANSWER_S = 300.0
+
 
 class GuestFileError(OSError):
     """A file operation failed in the guest; `errno` is the guest's."""
@@ -50,9 +53,14 @@ class Channel:
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         await self._link.send(kind, self.number, payload)
 
-    async def receive(self) -> Frame:
-        """The next frame. Raises SandboxGone, or GuestFileError where the guest refused."""
-        frame = await self._frames.get()
+    async def receive(self, timeout_s: float = _ANSWER_S) -> Frame:
+        """The next frame. Raises SandboxGone, or GuestFileError where the guest refused. A guest
+        that does not answer within `timeout_s` counts as gone."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await self._frames.get()
+        except TimeoutError:
+            raise self._link.break_off(UNRESPONSIVE) from None
         if frame is None:
             raise self._link.gone_error()
         if frame.kind is FrameKind.FAILED:
@@ -81,7 +89,8 @@ class GuestLink:
         # goes on where the snapshot left off, so that those are apart from new ones.
         self.next_number = first_number
         self._channels: dict[int, Channel] = {}
-        self._cause = ""
+        self.cause = ""
+        """Why it is gone, where that is known."""
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._pump = asyncio.create_task(self._receive(), name=f"guest link {name}")
@@ -94,7 +103,7 @@ class GuestLink:
                     if channel := self._channels.get(frame.channel):
                         channel.deliver(frame)
         except (ProtocolError, OSError) as error:
-            self._cause = str(error)
+            self.cause = str(error)
         finally:
             self._end()
 
@@ -105,12 +114,12 @@ class GuestLink:
             channel.deliver(None)
 
     def gone_error(self) -> SandboxGone:
-        cause = f": {self._cause}" if self._cause else ""
+        cause = f": {self.cause}" if self.cause else ""
         return SandboxGone(f"sandbox {self.name} is gone{cause}", "Create a new one.")
 
     def break_off(self, cause: str) -> SandboxGone:
         """Close because the guest misbehaves; returns the error to raise."""
-        self._cause = cause
+        self.cause = cause
         self.close()
         return self.gone_error()
 
@@ -144,11 +153,13 @@ class GuestLink:
         finally:
             del self._channels[number]
 
-    async def request(self, kind: FrameKind, payload: bytes = b"") -> PayloadReader:
+    async def request(
+        self, kind: FrameKind, payload: bytes = b"", timeout_s: float = _ANSWER_S
+    ) -> PayloadReader:
         """One frame there, one frame back."""
         with self.channel() as channel:
             await channel.send(kind, payload)
-            return PayloadReader((await channel.receive()).payload)
+            return PayloadReader((await channel.receive(timeout_s)).payload)
 
     async def begin_epoch(self, epoch: int, identity: GuestIdentity, timeout_s: float) -> None:
         """Feed entropy, clock and identity after a start or restore. Until this has succeeded
@@ -174,14 +185,10 @@ class GuestLink:
 
     async def quiesce(self, timeout_s: float = 30.0) -> None:
         """After this the guest sends nothing until the next epoch: now a snapshot is whole."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                with self.channel() as channel:
-                    await channel.send(FrameKind.QUIESCE)
-                    self._may_send.clear()
-                    await channel.receive()
-        except TimeoutError:
-            raise self.break_off("its agent no longer answers") from None
+        with self.channel() as channel:
+            await channel.send(FrameKind.QUIESCE)
+            self._may_send.clear()
+            await channel.receive(timeout_s)
 
 
 async def open_link(name: str, from_guest: int, to_guest: int, first_number: int = 1) -> GuestLink:

@@ -40,7 +40,10 @@ def _digest(path: Path) -> tuple[int, str]:
         return file.tell(), digest.hexdigest()
 
 
-def _seal(directory: Path, driver: str, fingerprint: str, next_number: int) -> None:
+def _seal(directory: Path, manifest: SnapshotManifest, durable: bool) -> None:
+    if not durable:
+        (directory / _MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+        return
     files = {}
     for path in sorted(directory.rglob("*")):
         if path.is_symlink() or not path.is_file():
@@ -48,12 +51,10 @@ def _seal(directory: Path, driver: str, fingerprint: str, next_number: int) -> N
         path.chmod(0o600)
         _fsync(path)
         files[str(path.relative_to(directory))] = _digest(path)
-    manifest = SnapshotManifest(
-        driver=driver, fingerprint=fingerprint, next_number=next_number, files=files
-    )
-    path = directory / _MANIFEST
-    path.write_text(manifest.model_dump_json(), encoding="utf-8")
-    _fsync(path)
+    manifest = manifest.model_copy(update={"files": files})
+    written = directory / _MANIFEST
+    written.write_text(manifest.model_dump_json(), encoding="utf-8")
+    _fsync(written)
     _fsync(directory)
 
 
@@ -64,18 +65,24 @@ async def write_snapshot(
     driver: str,
     fingerprint: str,
     next_number: int,
+    durable: bool = True,
 ) -> None:
     """Let `write` fill a directory, then give it its name in one step.
 
     Killed at any point, this leaves a whole snapshot or none. Names are never used twice.
+    One that this process reads next and then removes need not be `durable`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    manifest = SnapshotManifest(
+        driver=driver, fingerprint=fingerprint, next_number=next_number, files={}
+    )
     building = Path(tempfile.mkdtemp(dir=target.parent, prefix=".writing-"))
     try:
         await write(building)
-        await asyncio.to_thread(_seal, building, driver, fingerprint, next_number)
+        await asyncio.to_thread(_seal, building, manifest, durable)
         os.rename(building, target)
-        _fsync(target.parent)
+        if durable:
+            _fsync(target.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

@@ -83,9 +83,9 @@ def _add_sandboxes(app: FastAPI, manager: SandboxManager) -> None:
         return manager.health()
 
     @app.post(f"{API}/sandboxes")
-    async def create(request: CreateRequest) -> SandboxInfo:
-        sandbox = await manager.create(request.template, request.files, request.lease_s)
-        return sandbox.info()
+    async def create(body: CreateRequest, request: Request) -> SandboxInfo:
+        work = manager.create(body.template, body.files, body.lease_s)
+        return (await guest_routes.until_disconnect(request, work)).info()
 
     @app.get(f"{API}/sandboxes")
     async def list_all() -> list[SandboxInfo]:
@@ -100,8 +100,9 @@ def _add_sandboxes(app: FastAPI, manager: SandboxManager) -> None:
         manager.close(sandbox_id)
 
     @app.post(f"{API}/sandboxes/{{sandbox_id}}/fork")
-    async def fork(sandbox_id: str) -> SandboxInfo:
-        return (await manager.fork(manager.get(sandbox_id))).info()
+    async def fork(sandbox_id: str, request: Request) -> SandboxInfo:
+        work = manager.fork(manager.get(sandbox_id))
+        return (await guest_routes.until_disconnect(request, work)).info()
 
     @app.post(f"{API}/sandboxes/{{sandbox_id}}/hibernate")
     async def hibernate(sandbox_id: str) -> SandboxInfo:

@@ -31,7 +31,7 @@ def add(app: FastAPI, manager: SandboxManager) -> None:
     _add_names(app, manager)
 
 
-async def _until_disconnect(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """Cancel the work when its client has gone: nobody waits for that command any more."""
     task = asyncio.create_task(work)
     try:
@@ -63,7 +63,7 @@ async def _exec(sandbox: LivingSandbox, request: ExecRequest) -> ExecResult:
 def _add_exec(app: FastAPI, manager: SandboxManager) -> None:
     @app.post(f"{_ONE}/exec")
     async def exec_command(sandbox_id: str, body: ExecRequest, request: Request) -> ExecResult:
-        return await _until_disconnect(request, _exec(manager.get(sandbox_id), body))
+        return await until_disconnect(request, _exec(manager.get(sandbox_id), body))
 
 
 def _query(request: Request) -> dict[str, str]:

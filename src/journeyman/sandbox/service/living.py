@@ -89,7 +89,8 @@ class LivingSandbox:
         if self.is_dead and not self.exhausted:
             self.exhausted = self._driver.exhausted(self.spec)
         kind = SandboxExhausted if self.exhausted else SandboxGone
-        cause = self.ended or "its engine ended by itself"
+        unanswered = self.machine.link.cause if self.machine else ""
+        cause = self.ended or unanswered or "its engine ended by itself"
         if self.exhausted:
             cause += f", out of {' and '.join(self.exhausted)}"
         return kind(f"sandbox {self.record.id} is gone: {cause}", "Create a new one.")
@@ -140,7 +141,7 @@ class LivingSandbox:
             raise self.gone_error()
         return self.machine
 
-    async def save(self, target: Path) -> None:
+    async def save(self, target: Path, durable: bool = True) -> None:
         """Snapshot a running sandbox to `target`; it runs on. The caller holds the lock or
         accepts that commands in flight are in the snapshot too."""
         machine = self._running()
@@ -152,6 +153,7 @@ class LivingSandbox:
                 driver=self._driver.name,
                 fingerprint=self._driver.fingerprint,
                 next_number=machine.link.next_number,
+                durable=durable,
             )
         finally:
             if not machine.link.gone.is_set():

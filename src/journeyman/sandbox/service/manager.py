@@ -132,7 +132,7 @@ class SandboxManager:
         snapshot = self._state.parent / "forks" / record.id
         try:
             async with parent.guest(), parent.saving:
-                await parent.save(snapshot)
+                await parent.save(snapshot, durable=False)
             return await self._begin(record, snapshot)
         finally:
             await asyncio.to_thread(shutil.rmtree, snapshot, ignore_errors=True)
@@ -159,7 +159,7 @@ class SandboxManager:
         """Raises SandboxGone saying why it ended, where that is remembered."""
         sandbox = self._living.get(sandbox_id)
         if sandbox is not None and sandbox.is_dead:
-            self._end(sandbox, "its engine ended by itself")
+            self._end_dead(sandbox)
             sandbox = None
         if sandbox is None:
             unknown = SandboxGone(
@@ -199,13 +199,17 @@ class SandboxManager:
             sandbox.machine = None
         self._to_collect.append(sandbox)
 
+    def _end_dead(self, sandbox: LivingSandbox) -> None:
+        cause = sandbox.machine.link.cause if sandbox.machine else ""
+        self._end(sandbox, cause or "its engine ended by itself")
+
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY_S)
             now = time.monotonic()
             for sandbox in list(self._living.values()):
                 if sandbox.is_dead:
-                    self._end(sandbox, "its engine ended by itself")
+                    self._end_dead(sandbox)
                 elif now > sandbox.expires_at and not sandbox.lock.busy:
                     self._end(sandbox, f"its lease of {sandbox.record.lease_s:g} s ran out")
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import socket as sockets
 import sys
@@ -17,7 +18,7 @@ from journeyman.sandbox.node.probe import choose_driver
 from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
 from journeyman.sandbox.service.app import create_app
 from journeyman.sandbox.service.manager import SandboxManager
-from journeyman.sandbox.service.templates import Templates
+from journeyman.sandbox.service.templates import Templates, sweep_abandoned
 from journeyman.sandbox.wire.token import token_path
 from journeyman.types.failure import UserError
 
@@ -30,15 +31,22 @@ async def serve(socket: Path, state: Path, driver: str = "auto", lifeline: bool 
     With `lifeline`, also until stdin ends: a service started by a program ends with it, however
     that program ends. (PR_SET_PDEATHSIG would end it with the *thread* that started it.)
     """
+    _allow_many_descriptors()
     chosen = await choose_driver(driver)
     rootfs = require_rootfs()
     agent = install_agent(rootfs, build_agent())
+    sweep_abandoned(home_dir() / "templates")
     templates = Templates(home_dir() / "templates", chosen, rootfs, agent)
     manager = SandboxManager(state, chosen, templates)
     token = secrets.token_urlsafe(32)
     app = create_app(manager, templates, token)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=_SHUTDOWN_S
+        app,
+        log_level="warning",
+        access_log=False,
+        # Longer than clients keep idle connections: none finds one closed in its hands.
+        timeout_keep_alive=3600,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = uvicorn.Server(config)
     await manager.start()
@@ -50,6 +58,12 @@ async def serve(socket: Path, state: Path, driver: str = "auto", lifeline: bool 
         if watcher:
             watcher.cancel()
         await manager.stop()
+
+
+def _allow_many_descriptors() -> None:
+    """A sandbox holds four descriptors here, a call one more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -47,6 +48,13 @@ class Template(Value):
 
 async def one_piece(data: bytes) -> AsyncIterator[bytes]:
     yield data
+
+
+def sweep_abandoned(directory: Path, older_than_s: float = 6 * 3600) -> None:
+    """Remove what a service killed while it built a template left behind."""
+    for path in directory.glob(".building-*"):
+        if time.time() - path.stat().st_mtime > older_than_s:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class Templates:
