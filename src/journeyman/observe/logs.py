@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        entry |= _fields(record)
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
@@ -54,9 +54,17 @@ def setup_logging(level: str = "info", file: Path | None = None) -> None:
 
 class _WithFields(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         text = super().format(record)
-        return text + "".join(f" {key}={value}" for key, value in fields.items())
+        return text + "".join(f" {key}={value}" for key, value in _fields(record).items())
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What `extra` held. Libraries (Ray among them) put private attributes on every record."""
+    return {
+        key: value
+        for key, value in vars(record).items()
+        if key not in _STANDARD and not key.startswith("_")
+    }
 
 
 def _utc(created: float) -> str:

@@ -23,7 +23,7 @@ def test_fields_reach_the_file(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "run.jsonl"
     setup_logging("warning", path)
     logger = logging.getLogger("journeyman.controller")
-    logger.info("step applied", extra={"step": 3, "loss": 0.25})
+    logger.info("step applied", extra={"step": 3, "loss": 0.25, "_private": 1})
     try:
         raise ValueError("[red]no[/red]")
     except ValueError:

@@ -44,7 +44,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory(prefix="ledger-")
+        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # no waiting for a disk
+        self.directory = tempfile.TemporaryDirectory(prefix="ledger-", dir=memory)
         self.url = f"sqlite:///{Path(self.directory.name) / 'store.db'}"
         self.store = Store(self.url)
         self.ledger = Ledger(self.store, "r")
@@ -180,7 +181,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedgerStates = LedgerMachine.TestCase
 TestLedgerStates.settings = settings(
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
