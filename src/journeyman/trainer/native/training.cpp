@@ -164,10 +164,11 @@ void Training::forward_attention(Worker& worker, const JourneymanPack& pack, int
             const auto after = std::upper_bound(pack.segment_starts,
                                                 pack.segment_starts + pack.segments, int32_t(t));
             const int64_t segment = after - pack.segment_starts - 1;
+            const Context context{cache_.data(), pack.block_tables + segment * pack.table_width,
+                                  pack.positions[t], item % shape_.kv_heads};
             attend_heads(shared, kept.mixed.data() + t * mixed_ + head * shape_.head_dim,
-                         kept.projected.data() + t * projected_ + head * shape_.head_dim,
-                         cache_.data(), heads_, item % shape_.kv_heads,
-                         pack.block_tables + segment * pack.table_width, pack.positions[t], scale,
+                         kept.projected.data() + t * projected_ + head * shape_.head_dim, context,
+                         nullptr, heads_, scale,
                          kept.log_totals.data() + t * shape_.heads + head);
         }
     });

@@ -7,7 +7,6 @@ namespace journeyman {
 namespace {
 
 constexpr int64_t ROWS_PER_ITEM = 4;
-constexpr int64_t TOKENS_PER_ATTENTION = 4;
 
 int64_t items_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
@@ -208,24 +207,33 @@ void Model::attention_layer(Worker& worker, const JourneymanBatch& batch, int64_
         const int64_t end = std::min(batch.tokens, (item + 1) * ROWS_PER_ITEM);
         for (int64_t t = item * ROWS_PER_ITEM; t < end; ++t) rotate_and_cache(batch, cache, t);
     });
-    const int64_t shared = shape_.heads / shape_.kv_heads;
-    const float scale = 1.0f / std::sqrt(float(shape_.head_dim));
-    const int64_t groups = items_of(batch.tokens, TOKENS_PER_ATTENTION);
-    worker.share(groups * shape_.kv_heads, [&](int64_t item) {
-        const int64_t head = item % shape_.kv_heads, group = item / shape_.kv_heads;
-        const int64_t end = std::min(batch.tokens, (group + 1) * TOKENS_PER_ATTENTION);
-        for (int64_t t = group * TOKENS_PER_ATTENTION; t < end; ++t) {
-            const int64_t place = t * mixed_stride_ + head * shared * shape_.head_dim;
-            attend_heads(shared, mixed_.data() + place, queries_.data() + place, cache, heads_,
-                         head, batch.block_tables + sequence_of_[t] * batch.table_width,
-                         batch.positions[t], scale);
-        }
-    });
+    attention(worker, batch, cache);
     multiply(worker, mixed_.data(), mixed_stride_, batch.tokens, layer.output,
              [&](int64_t row, int64_t output, Floats sums) INLINE_LAMBDA {
                  float* target = residual_.data() + row * width_stride_ + output;
                  store(target, load(target) + sums);
              });
+}
+
+void Model::attention(Worker& worker, const JourneymanBatch& batch, const bf16* cache) {
+    const int64_t shared = shape_.heads / shape_.kv_heads;
+    const float scale = 1.0f / std::sqrt(float(shape_.head_dim));
+    const auto context = [&](int64_t token, int64_t head) {
+        return Context{cache, batch.block_tables + sequence_of_[token] * batch.table_width,
+                       batch.positions[token], head};
+    };
+    worker.share(batch.tokens * shape_.kv_heads, [&](int64_t item) {
+        const int64_t token = item / shape_.kv_heads, head = item % shape_.kv_heads;
+        const int64_t place = token * mixed_stride_ + head * shared * shape_.head_dim;
+        // The same head of the next sequence comes shortly; a neighbour token of the same
+        // sequence has its keys in cache already.
+        const bool other =
+            token + 1 < batch.tokens && sequence_of_[token + 1] != sequence_of_[token];
+        const Context here = context(token, head);
+        const Context next = other ? context(token + 1, head) : here;
+        attend_heads(shared, mixed_.data() + place, queries_.data() + place, here,
+                     other ? &next : nullptr, heads_, scale);
+    });
 }
 
 void Model::inner_layer(Worker& worker, const JourneymanBatch& batch, const Layer& layer) {
@@ -239,13 +247,15 @@ void Model::inner_layer(Worker& worker, const JourneymanBatch& batch, const Laye
         multiply_panel(normed_.data(), width_stride_, begin, end, layer.gate, panel,
                        [&](int64_t row, int vector, Floats sums) INLINE_LAMBDA {
                            store(gates[row - begin] + vector * LANES, sums);
-                       });
+                       },
+                       layer.up.panel(panel));
         multiply_panel(normed_.data(), width_stride_, begin, end, layer.up, panel,
                        [&](int64_t row, int vector, Floats sums) INLINE_LAMBDA {
                            const int64_t output = (panel * PANEL + vector) * LANES;
                            store_bf16(inner_.data() + row * inner_stride_ + output,
                                       gated(load(gates[row - begin] + vector * LANES), sums));
-                       });
+                       },
+                       layer.gate.panel(panel + 1));
     });
     multiply(worker, inner_.data(), inner_stride_, batch.tokens, layer.down,
              [&](int64_t row, int64_t output, Floats sums) INLINE_LAMBDA {

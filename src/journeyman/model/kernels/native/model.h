@@ -64,6 +64,7 @@ class Model {
     void reserve(const JourneymanBatch& batch);
     void forward(Worker& worker, const JourneymanBatch& batch);
     void attention_layer(Worker& worker, const JourneymanBatch& batch, int64_t index);
+    void attention(Worker& worker, const JourneymanBatch& batch, const bf16* cache);
     void inner_layer(Worker& worker, const JourneymanBatch& batch, const Layer& layer);
     void normalise(Worker& worker, int64_t rows, const float* weight);
     void rotate_and_cache(const JourneymanBatch& batch, bf16* cache, int64_t token);

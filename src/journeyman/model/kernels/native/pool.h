@@ -99,7 +99,7 @@ class Pool {
         Worker self(*this, 0, first_phase_);
         body(self);
         running_.store(false);
-        while (active_.load()) relax();
+        for (int spin = 0; active_.load(); ++spin) spin < 1000 ? relax() : std::this_thread::yield();
     }
 
   private:

@@ -23,16 +23,27 @@ constexpr int ROWS = 1;
 #endif
 constexpr int TILE_STRIDE = PANEL * LANES;
 
+// What to fetch into the second-level cache while a tile is computed: `rate` cache lines with each
+// of the first `count` pairs of inputs. Weights come from main memory once a step; computing a panel for several tiles
+// of rows takes longer than fetching the next panel, but only if the two overlap.
+struct Ahead {
+    const bf16* next;
+    int64_t count, rate;
+};
+
 // sums [R][TILE_STRIDE] of R rows, `stride` apart, with the V vectors of one panel.
 template <int R, int V>
 void tile_product(const bf16* inputs, int64_t stride, const bf16* panel, int64_t pairs,
-                  float* sums) {
+                  Ahead ahead, float* sums) {
     Floats sum[R][V];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) sum[r][v] = Floats{};
     for (int64_t pair = 0; pair < pairs; ++pair, panel += V * 2 * LANES, inputs += 2) {
+        if (pair < ahead.count)
+            for (int64_t line = 0; line < ahead.rate; ++line, ahead.next += 2 * LANES)
+                __builtin_prefetch(ahead.next, 0, 2);
         Words weights[V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) weights[v] = load_words(panel + v * 2 * LANES);
@@ -51,38 +62,47 @@ void tile_product(const bf16* inputs, int64_t stride, const bf16* panel, int64_t
 
 template <int R, int V>
 void tile_of(int64_t rows, const bf16* inputs, int64_t stride, const bf16* panel, int64_t pairs,
-             float* sums) {
+             Ahead ahead, float* sums) {
     if constexpr (R > 1)
-        if (rows < R) return tile_of<R - 1, V>(rows, inputs, stride, panel, pairs, sums);
-    tile_product<R, V>(inputs, stride, panel, pairs, sums);
+        if (rows < R) return tile_of<R - 1, V>(rows, inputs, stride, panel, pairs, ahead, sums);
+    tile_product<R, V>(inputs, stride, panel, pairs, ahead, sums);
 }
 
 // At most ROWS rows with all vectors of one panel.
 INLINE void tile(int64_t rows, int vectors, const bf16* inputs, int64_t stride,
-                 const bf16* panel, int64_t pairs, float* sums) {
+                 const bf16* panel, int64_t pairs, Ahead ahead, float* sums) {
 #if defined(__AMX_BF16__)
+    (void)ahead;
     amx_tile(rows, vectors, inputs, stride, panel, pairs, sums);
 #else
-    if (vectors == 3) return tile_of<ROWS, 3>(rows, inputs, stride, panel, pairs, sums);
-    if (vectors == 2) return tile_of<ROWS, 2>(rows, inputs, stride, panel, pairs, sums);
-    return tile_of<ROWS, 1>(rows, inputs, stride, panel, pairs, sums);
+    if (vectors == 3) return tile_of<ROWS, 3>(rows, inputs, stride, panel, pairs, ahead, sums);
+    if (vectors == 2) return tile_of<ROWS, 2>(rows, inputs, stride, panel, pairs, ahead, sums);
+    return tile_of<ROWS, 1>(rows, inputs, stride, panel, pairs, ahead, sums);
 #endif
 }
 
-// Rows [begin, end) of `inputs` times one panel; take(row, vector of the panel, sums).
+// Rows [begin, end) of `inputs` times one panel; take(row, vector of the panel, sums). `next` is
+// the panel that the thread will most likely need afterwards, if it is not the following one.
 template <class Take>
 INLINE void multiply_panel(const bf16* inputs, int64_t stride, int64_t begin, int64_t end,
-                           const Matrix& matrix, int64_t panel, Take&& take) {
+                           const Matrix& matrix, int64_t panel, Take&& take,
+                           const bf16* next = nullptr) {
     // Through memory, so that a tile is compiled once and not once for each use of its sums.
     alignas(64) float sums[ROWS * TILE_STRIDE];
     const int vectors = matrix.vectors_of(panel);
 #if defined(__AMX_BF16__)
     const TileState state;
 #endif
+    if (!next) next = matrix.panel(panel + 1);
+    const int64_t tiles = (end - begin + ROWS - 1) / ROWS;
+    // With a single tile the hardware's own streams are as fast as memory.
+    const int64_t lines = tiles > 1 ? (matrix.pairs() * vectors + tiles - 1) / tiles : 0;
+    const int64_t rate = (vectors + tiles - 1) / tiles;
     for (int64_t row = begin; row < end; row += ROWS) {
         const int64_t rows = end - row < ROWS ? end - row : ROWS;
+        const Ahead ahead{next + (row - begin) / ROWS * lines * 2 * LANES, (lines + rate - 1) / rate, rate};
         tile(rows, vectors, inputs + row * stride, stride, matrix.panel(panel), matrix.pairs(),
-             sums);
+             ahead, sums);
         for (int64_t r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v)
                 take(row + r, v, load(sums + r * TILE_STRIDE + v * LANES));

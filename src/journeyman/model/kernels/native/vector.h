@@ -91,6 +91,9 @@ INLINE Floats maximum(Floats a, Floats b) {
 
 // One fixed tree, whatever the instruction set.
 INLINE float sum_lanes(Floats value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)value);  // halves, quarters, ...: the tree below
+#endif
     float lane[LANES];
     store(lane, value);
     for (int width = LANES / 2; width; width /= 2)
