@@ -15,7 +15,10 @@ from journeyman.controller.collector import Collector
 from journeyman.controller.prompts import PromptOrder
 from journeyman.observe import StageTimer, Timings
 from journeyman.store import Lease, Ledger
-from journeyman.types import Batch, PolicyVersion, Sample, Task
+from journeyman.types import Batch, PolicyVersion, Sample, Task, UserError
+
+MAX_BARREN_ROUNDS = 6
+"""So many rounds in which no group had two different rewards end the run."""
 
 
 class Learner(Protocol):
@@ -50,6 +53,7 @@ class Reinforcement:
         remaining_s: float,
         on_step: Callable[[int, dict[str, float]], Awaitable[None]],
     ) -> None:
+        """`on_step` hears of every round: of a barren one with the step before it."""
         self._config = config
         self._order = order
         self._collector = collector
@@ -63,6 +67,7 @@ class Reinforcement:
     async def run(self) -> int:
         """Returns the number of steps applied."""
         step, work, graded = await self._recover()
+        barren = 0
         while step < self._config.steps and time.monotonic() < self._deadline:
             self._timer.lap()
             wanted = self._config.groups_per_step - len(graded) - len(work)
@@ -71,7 +76,11 @@ class Reinforcement:
             groups.sort(key=lambda pair: pair[0].group)  # the same batch, resumed or not
             work, graded = [], []
             samples, figures = await self._judge(groups)
+            barren = 0 if samples else barren + 1
+            if barren == MAX_BARREN_ROUNDS:
+                raise _nothing_to_learn(figures)
             if not samples:
+                await self._on_step(step, figures | seconds(self._timer.lap()))
                 continue
             step += 1
             batch = Batch(step=step, samples=tuple(samples))
@@ -141,6 +150,14 @@ class Reinforcement:
             for kept in recovery.graded
         ]
         return step, work, graded
+
+
+def _nothing_to_learn(figures: dict[str, float]) -> UserError:
+    return UserError(
+        f"{MAX_BARREN_ROUNDS} rounds on end had no group with two different rewards "
+        f"(mean reward {figures.get('reward', 0.0):.3f}): there is nothing to learn from",
+        "warm the policy up longer, or take tasks it sometimes solves",
+    )
 
 
 def seconds(timings: Timings) -> dict[str, float]:

@@ -218,8 +218,11 @@ class Job:
 
             async def on_step(step: int, figures: dict[str, float]) -> None:
                 stage.advance(step - stage.done)
-                reward, seconds = figures["reward"], figures["step_s/total"]
-                stage.note(f"reward {reward:.2f}, {seconds:.0f} s/step")
+                kept = figures["groups"] - figures["groups_dropped"]
+                stage.note(
+                    f"reward {figures.get('reward', 0.0):.2f}, {kept:.0f} of "
+                    f"{figures['groups']:.0f} groups teach, {figures['step_s/total']:.0f} s"
+                )
                 every = self._config.evaluation.every
                 if every and step % every == 0 and step < config.steps:
                     await self.evaluate("during", step)

@@ -1,11 +1,13 @@
 """Opening a run's folder and store, and running its job to the report."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from journeyman.config import RunConfig
 from journeyman.controller.actors import stop_ray
+from journeyman.evaluation.report import write_report
 from journeyman.flywheel.directory import RunDirectory
 from journeyman.flywheel.inputs import choose_tasks, model_path
 from journeyman.flywheel.job import Job
@@ -48,7 +50,10 @@ async def run_job(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
             tasks = choose_tasks(config)
             dump = directory.root / "dump"
             async with open_services(config, model_dir, dump, store, progress) as services:
-                return await Job(config, directory, tasks, services, progress).run()
+                summary = await Job(config, directory, tasks, services, progress).run()
+                write_report(store, directory.name, directory.root, services.chat.decode)
+                directory.write("summary.json", json.dumps(summary))
+                return summary
     except BaseException as error:
         if not isinstance(error, UserError):
             log.error("stopped; continue with --resume %s", directory.root)

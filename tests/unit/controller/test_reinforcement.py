@@ -25,6 +25,7 @@ from journeyman.types import (
     StopReason,
     Task,
     TokenStream,
+    UserError,
     Verdict,
 )
 
@@ -151,6 +152,20 @@ def test_killed_anywhere_and_resumed_it_ends_as_the_unbroken_run(
     assert ledger_in(tmp_path).audit(0, [task.id for task in TASKS]).whole
     steps = [batch.step for batch in second.batches]
     assert steps == sorted(set(steps))
+
+
+def test_a_policy_that_never_differs_from_itself_ends_the_run_by_name(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    plain = world.attempt
+
+    async def hopeless(task: Task, group: str, index: int) -> Episode:
+        episode = await plain(task, group, index)
+        return episode.model_copy(update={"verdict": Verdict(reward=0.0, tree="x")})
+
+    world.attempt = hopeless  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="6 rounds on end had no group with two different"):
+        asyncio.run(run(world, ledger_in(tmp_path)))
+    assert world.batches == []
 
 
 def test_an_infra_failure_replaces_only_that_episode_and_a_bug_stops_the_run(

@@ -1,0 +1,162 @@
+"""The whole main job in small, in a process of its own: killed in the middle of a reinforcement
+step, resumed, and judged by what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journeyman.store import Ledger, State, Store
+
+SETTINGS = [
+    "tasks.warm=4",
+    "tasks.train=4",
+    "tasks.held_out=4",
+    "warm_start.epochs=8",
+    "warm_start.learning_rate=3e-4",
+    "warm_start.episodes_per_step=4",
+    # Few steps teach a small model form before substance: the format term makes rewards differ.
+    "reinforcement.format_reward=0.25",
+    "reinforcement.steps=3",
+    "reinforcement.groups_per_step=2",
+    "reinforcement.group_size=4",
+    "reinforcement.checkpoint_every=2",
+    "evaluation.samples=1",
+    "evaluation.base=false",
+    "agent.reply_tokens=96",
+]
+
+
+class Run:
+    """One run of the main job; its process may die, its folder and store stay."""
+
+    def __init__(self, folder: Path, tasks: Path) -> None:
+        self.folder = folder
+        self.root = folder / "runs" / "quickstart"
+        self.url = f"sqlite:///{folder / 'store.db'}"
+        self.settings = [*SETTINGS, f"tasks.set={tasks}", f"store.url={self.url}"]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "journeyman.cli", "quickstart", *arguments],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=(self.folder / "stderr").open("a"),
+            text=True,
+            start_new_session=True,
+        )
+
+    def states(self) -> list[State]:
+        if not self.root.is_dir():
+            return []
+        store = Store(self.url)
+        try:
+            return list(Ledger(store, "quickstart").states().values())
+        finally:
+            store.close()
+
+    def errors(self) -> str:
+        return (self.folder / "stderr").read_text()[-3000:]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """The driver and all that it started, at once: no chance to clean up."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(["pkill", "-9", "-f", "ray::"], check=False)
+    subprocess.run(["pkill", "-9", "-f", "raylet|gcs_server"], check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, small_tasks: Path, model_dir: Path
+) -> Iterator[tuple[Run, dict[str, Any]]]:
+    run = Run(tmp_path_factory.mktemp("job"), small_tasks)
+    sets = [part for setting in run.settings for part in ("--set", setting)]
+    first = run.start(*sets)
+    deadline = time.monotonic() + 280
+    # The second step's episodes are running while the first step is applied.
+    while not {State.APPLIED, State.RUNNING} <= set(run.states()):
+        assert first.poll() is None, run.errors()
+        assert time.monotonic() < deadline, run.errors()
+        time.sleep(0.2)
+    kill(first)
+    second = run.start("--resume", str(run.root))
+    output, _ = second.communicate(timeout=280)
+    assert second.returncode == 0, run.errors()
+    yield run, json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.timeout(600)
+def test_every_prompt_is_used_once_although_the_run_was_killed(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    run, _ = finished
+    store = Store(run.url)
+    ledger = Ledger(store, "quickstart")
+    assert set(run.states()) <= {State.APPLIED, State.DROPPED}
+    assert ledger.last_applied() == 3
+    prompts = ledger.leased_prompts(0)
+    assert len(prompts) == len(set(prompts)) == 4
+    assert ledger.audit(0, prompts).whole
+    steps = [step for step, _ in store.metric("quickstart", "train_loss")]
+    assert steps == [1, 2, 3]
+
+
+def test_the_summary_has_rates_with_intervals_and_the_paired_gain(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    run, summary = finished
+    for phase in ("warm", "rl"):
+        assert summary[phase]["episodes"] == 4
+        assert summary[phase]["low"] <= summary[phase]["solved"] <= summary[phase]["high"]
+    assert summary["gain"] == summary["rl"]["solved"] - summary["warm"]["solved"]
+    assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
+    assert summary["seconds"] > 0
+    assert summary["run"] == str(run.root)
+
+
+def test_tokens_of_a_step_have_the_trainers_own_logprobs(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    store = Store(finished[0].url)
+    differences = store.metric("quickstart", "train_max_logprob_difference")
+    assert len(differences) == 3
+    assert max(value for _, value in differences) < 0.1
+
+
+def test_the_checkpoint_opens_in_transformers_and_the_report_is_there(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run, _ = finished
+    model = AutoModelForCausalLM.from_pretrained(run.root / "checkpoint")
+    tokenizer = AutoTokenizer.from_pretrained(run.root / "checkpoint")
+    with torch.no_grad():
+        logits = model(**tokenizer("def add(a, b):", return_tensors="pt")).logits
+    assert torch.isfinite(logits).all()
+    report = json.loads((run.root / "report.json").read_text())
+    assert [result["name"] for result in report["results"]] == ["warm", "rl"]
+    assert "<svg" in (run.root / "report.html").read_text()
+
+
+def test_a_finished_run_resumed_again_only_repeats_its_summary(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    run, summary = finished
+    again = run.start("--resume", str(run.root))
+    output, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, run.errors()
+    repeated = json.loads(output.splitlines()[-1])
+    assert {k: repeated[k] for k in ("warm", "rl", "gain")} == {
+        k: summary[k] for k in ("warm", "rl", "gain")
+    }
