@@ -45,14 +45,15 @@ class Run:
         self.settings = [*SETTINGS, f"tasks.set={tasks}", f"store.url={self.url}"]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "journeyman.cli", "quickstart", *arguments],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr").open("a"),
-            text=True,
-            start_new_session=True,
-        )
+        with (self.folder / "stderr").open("a") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "journeyman.cli", "quickstart", *arguments],
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
 
     def states(self) -> list[State]:
         if not self.root.is_dir():
@@ -71,6 +72,8 @@ def kill(process: subprocess.Popen[str]) -> None:
     """The driver at once, with no chance to clean up; what it started has to notice by itself."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 @pytest.fixture(scope="module")
