@@ -4,7 +4,7 @@ from journeyman.sandbox.client import SandboxClient
 from journeyman.tasks.environment import prepare
 from journeyman.tasks.grading import HarborVerifier, Judgement
 from journeyman.tasks.journal import Journal, content_key
-from journeyman.types import Environment, Task
+from journeyman.types import Environment, InfraError, Task
 
 _OK = ""
 
@@ -24,7 +24,10 @@ class Confirmation:
         key = content_key("confirmed", environment.template, task.digest)
         known = self._journal.get(key)
         if known is None:
-            known = await self._examine(task, environment, failing)
+            try:
+                known = await self._examine(task, environment, failing)
+            except InfraError:
+                known = await self._examine(task, environment, failing)
             self._journal.put(key, known)
         return str(known)
 

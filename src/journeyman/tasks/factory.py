@@ -45,7 +45,7 @@ AT_A_TIME = 2
 BATCH = 24
 PER_FUNCTION = 4
 KEPT_PER_FUNCTION = 3
-SPARE = 1.5
+SPARE = 1.2
 """How many more faults are screened than tasks wanted: some will not be confirmed."""
 SPLITS: tuple[Split, ...] = ("warm", "train", "held_out")
 
@@ -285,12 +285,16 @@ class _Factory:
         if not batch:
             return []
         requests = [request(candidate, item.survey.tests) for candidate in batch]
-        try:
-            async with workshop(item.environment, self._sandboxes) as shop:
-                return list(await shop.run(requests))
-        except SandboxError:
-            if len(batch) == 1:
-                return [None]
+        for last in (False, True):
+            try:
+                async with workshop(item.environment, self._sandboxes) as shop:
+                    return list(await shop.run(requests))
+            except SandboxError:
+                await self._sandboxes.health()  # raises where the service is what failed
+                if len(batch) > 1:
+                    break
+                if last:
+                    return [None]
         half = len(batch) // 2
         return [
             *await self._run(item, batch[:half]),

@@ -1,11 +1,13 @@
 """A first look at a fault: do the tests notice it, without hanging or losing the whole module?"""
 
+import math
 from typing import Any
 
 from journeyman.tasks.candidates import Candidate
 from journeyman.types import Value
 
-START_S = 3.0
+START_CPU_S = 2
+START_S = 20.0
 
 
 class Screened(Value):
@@ -23,7 +25,8 @@ def request(candidate: Candidate, seconds: dict[str, float]) -> dict[str, Any]:
     usual = sum(seconds[test] for test in candidate.tests)
     return {
         "tests": candidate.tests,
-        "timeout_s": START_S + 5 * usual,
+        "cpu_s": START_CPU_S + math.ceil(5 * usual),
+        "timeout_s": START_S + 20 * usual,
         "overlay": {candidate.path: candidate.mutation.source.decode("utf-8")},
     }
 

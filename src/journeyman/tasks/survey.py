@@ -6,7 +6,9 @@ from journeyman.tasks.projects import Project
 from journeyman.tasks.workshop import Workshop
 from journeyman.types import UserError, Value
 
-_TIMEOUT_S = 240.0
+_TIMEOUT_S = 600.0
+_CPU_S = 120
+_COVERING = 24
 SLOW_TEST_S = 0.5
 
 
@@ -16,7 +18,7 @@ class Survey(Value):
     tests: dict[str, float]
     """Trusted tests: passed in two runs, not slow. Seconds each takes."""
     covering: dict[str, tuple[str, ...]]
-    """Function → trusted tests that call it, the most specific and quickest first."""
+    """Function → trusted tests that call it, the most specific and quickest first (up to 24)."""
     patched: tuple[str, ...]
     """What the project's honest tests replace in pytest or Python themselves."""
     flaky: tuple[str, ...]
@@ -36,6 +38,7 @@ async def survey(project: Project, shop: Workshop) -> Survey:
         "tests": [],
         "files": project.tests,
         "skip": project.skip,
+        "cpu_s": _CPU_S,
         "timeout_s": _TIMEOUT_S,
     }
     traced, plain = await shop.run([{**request, "trace": True}, request])
@@ -64,7 +67,9 @@ def evaluate(traced: dict, plain: dict) -> Survey:  # type: ignore[type-arg]
     for test in order:
         for number in traced["calls"].get(test, ()):
             path, line = traced["functions"][number]
-            covering.setdefault(f"{path}:{line}", []).append(test)
+            found = covering.setdefault(f"{path}:{line}", [])
+            if len(found) < _COVERING:
+                found.append(test)
     return Survey(
         tests=tests,
         covering={name: tuple(items) for name, items in sorted(covering.items())},

@@ -12,7 +12,8 @@ from journeyman.tasks.grading import harness_source
 from journeyman.tasks.oracle import SOLVE_SCRIPT, oracle_json
 from journeyman.tasks.sdist import pack
 
-VERIFIER_TIMEOUT_S = 20
+VERIFIER_TIMEOUT_S = 60
+VERIFIER_CPU_S = 6
 TEST_SCRIPT = """\
 #!/bin/bash
 # Runs the tests that the fault breaks and their neighbours; the verdict goes to /logs/verifier.
@@ -74,7 +75,8 @@ def write_task(
     expected = {
         "root": "/app",
         "tests": candidate.tests,
-        "timeout_s": VERIFIER_TIMEOUT_S - 5,
+        "cpu_s": VERIFIER_CPU_S,
+        "timeout_s": VERIFIER_TIMEOUT_S - 10,
         "patched": patched,
         "protected": shared.digests,
     }

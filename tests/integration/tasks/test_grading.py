@@ -232,7 +232,7 @@ def shortened(task: Task, tmp_path: Path) -> Task:
     directory = tmp_path / task.id
     shutil.copytree(task.directory, directory)
     path = directory / "tests" / "expected.json"
-    expected = {**json.loads(path.read_text()), "timeout_s": 3}
+    expected = {**json.loads(path.read_text()), "timeout_s": 8, "cpu_s": 2}
     path.unlink()
     path.write_text(json.dumps(expected))
     return load_task(directory)

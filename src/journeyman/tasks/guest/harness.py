@@ -177,7 +177,7 @@ def run_child(request: JSON, nonce: str, channel: int) -> NoReturn:
     os.environ.update(environment)
     os.environ.pop("PYTEST_ADDOPTS", None)
     sys.path[:0] = [request["root"]]
-    limit_resources()
+    limit_resources(request["cpu_s"])
     become_nobody()
     import pytest
 
@@ -203,7 +203,9 @@ def run_child(request: JSON, nonce: str, channel: int) -> NoReturn:
     leave(status)
 
 
-def limit_resources() -> None:
+def limit_resources(cpu_s: int) -> None:
+    """Processor time says the same on a busy machine and on an idle one."""
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -229,8 +231,9 @@ def become_nobody() -> None:
 def supervise(request: JSON) -> JSON:
     """Run one request in a forked child. Returns the report, or why there is none.
 
-    Request: root, tests (node ids, or empty for all tests in `files`), files, timeout_s, trace,
-    overlay ({relative path: text} written before the run and put back after it).
+    Request: root, tests (node ids, or empty for all tests in `files`), files, trace, cpu_s
+    (processor time), timeout_s (time on the clock), overlay ({relative path: text} written before
+    the run and put back after it).
     """
     with overlaid(request["root"], request.get("overlay", {})):
         return _supervise(request)
@@ -257,6 +260,7 @@ def _supervise(request: JSON) -> JSON:
         exit_code = end(pid, 0.0 if timed_out else started + request["timeout_s"])
         output.seek(max(0, output.seek(0, os.SEEK_END) - OUTPUT_BYTES))
         tail = output.read().decode("utf-8", "replace")
+    timed_out = timed_out or exit_code == -signal.SIGXCPU
     result: JSON = {"timed_out": timed_out, "exit": exit_code, "output": tail, "report": None}
     result["seconds"] = time.monotonic() - started
     lines = data.decode("utf-8", "replace").splitlines()
