@@ -177,7 +177,7 @@ class _Factory:
         archive = sdist.pack(files)
         async with self._place(stage):
             environment = await project_environment(archive, self._sandboxes)
-            key = content_key("survey", REVISION, environment.template, project.model_dump_json())
+            key = content_key("survey", REVISION, archive, project.model_dump_json())
             known = self._journal.get(key)
             if known is None:
                 async with workshop(environment, self._sandboxes) as shop:
@@ -217,10 +217,11 @@ class _Factory:
                 per_function=PER_FUNCTION,
             )
         found: list[_Fault] = []
-        for start in range(0, len(pool), BATCH):
-            if len(found) >= aim:
-                break
-            batch = pool[start : start + BATCH]
+        place = 0
+        while place < len(pool) and len(found) < aim:
+            # About two in three will do.
+            batch = pool[place : place + min(BATCH, math.ceil(1.5 * (aim - len(found))))]
+            place += len(batch)
             async with self._places:
                 results = await self._screen_batch(item, batch)
             before = len(found)
@@ -256,7 +257,7 @@ class _Factory:
             content_key(
                 "screen",
                 REVISION,
-                item.environment.template,
+                item.archive,
                 candidate.path,
                 candidate.mutation.source,
                 *candidate.tests,
