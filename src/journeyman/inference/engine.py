@@ -35,7 +35,7 @@ class Engine:
     The weights of `model_dir` are served as `version`, by default number 0 with the digest they
     have. Every later set comes through `load_weights`. `kv_tokens` is the size of the KV cache,
     `max_sequences` how many sequences decode together, `step_tokens` how many tokens, prompts
-    included, one step computes at most. Raises UserError.
+    included, one step computes at most (None: 512, or more for more sequences). Raises UserError.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Engine:
         backend: str | Backend = "auto",
         kv_tokens: int = 65536,
         max_sequences: int = 64,
-        step_tokens: int = 512,
+        step_tokens: int | None = None,
         version: PolicyVersion | None = None,
     ) -> None:
+        step_tokens = max(512, max_sequences) if step_tokens is None else step_tokens
         if max_sequences < 1 or step_tokens < max_sequences:
             raise UserError(
                 f"max_sequences={max_sequences} with step_tokens={step_tokens}",
