@@ -47,7 +47,7 @@ class SandboxConfig(Section):
     driver: Literal["auto", "gvisor", "bubblewrap"] = Field(
         "auto", description="auto takes the strongest that works; bubblewrap is for development."
     )
-    concurrency: Count = Field(16, description="Sandboxes that may work at the same time.")
+    concurrency: Count = Field(96, description="Episodes that may be under way at the same time.")
 
 
 class AgentConfig(Section):

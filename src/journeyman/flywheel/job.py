@@ -173,8 +173,7 @@ class Job:
                     self._tasks.held_out,
                     samples,
                     attempt,
-                    max_concurrency=total,
-                    grace_s=24 * 3600.0,  # they queue for the arena's places
+                    max_concurrency=self._config.sandbox.concurrency,
                     stage=stage,
                     seed=self._config.seed,
                 )
