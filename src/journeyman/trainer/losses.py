@@ -66,22 +66,6 @@ class PolicyLoss:
 
 
 @dataclass(frozen=True)
-class AnchoredLoss:
-    """A loss plus `weight` times the KL divergence to reference log-probabilities, by the
-    estimator r - 1 - log r with r = reference / policy (Schulman, 2020: non-negative, unbiased)."""
-
-    loss: TokenLoss
-    reference: Tensor
-    """[K]"""
-    weight: float
-
-    def terms(self, logprobs: Tensor, tokens: slice) -> Tensor:
-        """[k] -> [k]"""
-        gap = self.reference[tokens] - logprobs
-        return self.loss.terms(logprobs, tokens) + self.weight * (torch.exp(gap) - 1 - gap)
-
-
-@dataclass(frozen=True)
 class Behaviour:
     """What was recorded of a pack's tokens when they were sampled, [K] each."""
 

@@ -1,6 +1,7 @@
 // The C interface that Python calls through ctypes. Errors come back as text, never as exceptions.
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 #include "training.h"
 
