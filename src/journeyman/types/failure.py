@@ -68,7 +68,7 @@ class SandboxGone(SandboxError):
 
 
 class SandboxExhausted(SandboxGone):
-    """What ran in the sandbox used up a limit so fast that the sandbox ended: a fork bomb, say."""
+    """What ran in the sandbox took it down: a fork bomb, or hands laid on the agent inside."""
 
     kind = FailureKind.POLICY
 

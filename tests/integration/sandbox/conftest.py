@@ -55,3 +55,9 @@ def fresh(service: SandboxClient, template: str) -> Fresh:
             await sandbox.close()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shared(run: Callable[..., Any], service: SandboxClient, template: str) -> RemoteSandbox:
+    """One sandbox for tests that leave it as they found it."""
+    return run(service.create(Environment(template=template), lease_s=3600))

@@ -56,7 +56,7 @@ def leftovers(sandbox_id: str, state: Path) -> list[str]:
     return engine_processes(sandbox_id) + groups + mounts + files
 
 
-async def eventually_nothing_left(sandbox_id: str, state: Path, within_s: float = 15) -> None:
+async def eventually_nothing_left(sandbox_id: str, state: Path, within_s: float = 60) -> None:
     deadline = time.monotonic() + within_s
     while left := leftovers(sandbox_id, state):
         assert time.monotonic() < deadline, left
@@ -141,7 +141,7 @@ asyncio.run(main())
             await asyncio.sleep(0.5)
             process.kill()
             await process.wait()
-            await eventually_nothing_left(sandbox_id, tmp_path / "sandboxes", within_s=20)
+            await eventually_nothing_left(sandbox_id, tmp_path / "sandboxes")
             with pytest.raises(SandboxGone, match="lease of 2 s ran out"):
                 await client.connect(sandbox_id)
 
@@ -279,7 +279,7 @@ asyncio.run(main())
         process.send_signal(number)
         await process.wait()
         await eventually_nothing_left(sandbox_id, tmp_path / str(number) / "sandboxes")
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while engine_processes(str(tmp_path / str(number))):
             assert time.monotonic() < deadline, "the service outlives its parent"
             await asyncio.sleep(0.1)
@@ -331,8 +331,8 @@ def test_the_hosts_environment_stays_out_of_guests(run, fresh, monkeypatch):
         async with fresh() as sandbox:
             names = (await sandbox.exec(["env"])).stdout.decode()
             assert {line.split("=")[0] for line in names.splitlines()} == {"PATH", "HOME", "LANG"}
-            own = await sandbox.exec(["cat", "/proc/1/environ"])
-            assert own.stdout.replace(b"\0", b"").startswith(b"PATH=")
+            # The agent's own are out of reach, with all else of it.
+            assert (await sandbox.exec(["cat", "/proc/1/environ"])).exit_code == 1
 
     run(check())
 

@@ -1,5 +1,6 @@
 /* Reading, listing and changing files. Paths are the guest's; every error carries its errno. */
 #include "agent.h"
+#include "privilege.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -153,8 +154,9 @@ void file_list(uint32_t channel, struct reader *r) {
 int make_parents(char *path) {
     for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = 0;
-        int failed = mkdir(path, 0755) && errno != EEXIST;
-        int error = errno;
+        int made = !mkdir(path, 0755);
+        int error = errno, failed = !made && error != EEXIST;
+        if (made) give_path_to_root(path);
         *slash = '/';
         if (failed) return error;
     }
@@ -167,6 +169,7 @@ void file_make_dir(uint32_t channel, struct reader *r) {
     struct stat st;
     int error = make_parents(path);
     if (!error && mkdir(path, 0755)) error = errno;
+    else if (!error) give_path_to_root(path);
     if (error == EEXIST && !stat(path, &st) && S_ISDIR(st.st_mode)) error = 0;
     if (error) send_failed(channel, error, path);
     else send_ok(channel);

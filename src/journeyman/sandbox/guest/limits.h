@@ -15,7 +15,7 @@ void limits_allow_processes(int allow);
 int limits_crowded(void);
 /* In a supervisor: joins that group. What it forks from here on counts. */
 void limits_join(void);
-/* In a command: resource limits and privileges. */
+/* In a command: resource limits. */
 void limits_apply(void);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "agent.h"
 #include "limits.h"
+#include "privilege.h"
 
 static int wake[2];
 static unsigned char *inbox;
@@ -125,6 +126,7 @@ int main(int argc, char **argv) {
     mkdir("/run", 0755);
     mkdir("/run/journeyman", 0755);
     limits_start();
+    privilege_step_aside();
     inbox = must_alloc(MAX_PAYLOAD + 9);
     while (!turn()) {}
     return 0;

@@ -13,6 +13,7 @@
 
 #include "agent.h"
 #include "limits.h"
+#include "privilege.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436
@@ -35,6 +36,7 @@ static void become(const struct command *command, const int stdio[3]) {
     signal(SIGPIPE, SIG_DFL);
     signal(SIGCHLD, SIG_DFL);
     limits_apply();
+    privilege_for_command();
     if (command->digest_root) _exit(digest_main(command->digest_root));
     if (chdir(command->cwd)) {
         complain("change to directory", command->cwd, errno);

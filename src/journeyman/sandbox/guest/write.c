@@ -1,5 +1,6 @@
 /* Atomic writes: a temporary file beside the target, renamed over it on commit. */
 #include "agent.h"
+#include "privilege.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +59,10 @@ static int open_temporary(struct writing *writing) {
     snprintf(writing->temporary + dir, 64, ".journeyman-write-%u-%lld", writing->channel,
              (long long)now_ms());
     writing->fd = open(writing->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (writing->fd >= 0) return 0;
+    if (writing->fd >= 0) {
+        give_to_root(writing->fd);
+        return 0;
+    }
     error = errno;
     free(writing->temporary);
     writing->temporary = NULL;

@@ -109,7 +109,7 @@ async def run_command(link: GuestLink, command: Command) -> ExecResult:
             except TimeoutError:
                 raise link.break_off(UNRESPONSIVE) from None
             except ProtocolError as error:
-                raise link.break_off(error.cause) from None
+                raise link.break_off(error.cause, tampered=True) from None
             except GuestFileError as error:
                 finished.set()
                 raise SandboxError(

@@ -91,6 +91,8 @@ class GuestLink:
         self._channels: dict[int, Channel] = {}
         self.cause = ""
         """Why it is gone, where that is known."""
+        self.tampered = False
+        """What runs in the guest has laid hands on the agent: no agent of ours sends that."""
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._pump = asyncio.create_task(self._receive(), name=f"guest link {name}")
@@ -102,7 +104,9 @@ class GuestLink:
                 for frame in parser.feed(data):
                     if channel := self._channels.get(frame.channel):
                         channel.deliver(frame)
-        except (ProtocolError, OSError) as error:
+        except ProtocolError as error:
+            self.break_off(str(error), tampered=True)
+        except OSError as error:
             self.cause = str(error)
         finally:
             self._end()
@@ -117,9 +121,10 @@ class GuestLink:
         cause = f": {self.cause}" if self.cause else ""
         return SandboxGone(f"sandbox {self.name} is gone{cause}", "Create a new one.")
 
-    def break_off(self, cause: str) -> SandboxGone:
+    def break_off(self, cause: str, tampered: bool = False) -> SandboxGone:
         """Close because the guest misbehaves; returns the error to raise."""
         self.cause = cause
+        self.tampered = tampered
         self.close()
         return self.gone_error()
 

@@ -88,9 +88,12 @@ class LivingSandbox:
         """Says why; the policy's doing where what ran inside used up a limit."""
         if self.is_dead and not self.exhausted:
             self.exhausted = self._driver.exhausted(self.spec)
-        kind = SandboxExhausted if self.exhausted else SandboxGone
-        unanswered = self.machine.link.cause if self.machine else ""
-        cause = self.ended or unanswered or "its engine ended by itself"
+        link = self.machine.link if self.machine else None
+        tampered = link is not None and link.tampered
+        kind = SandboxExhausted if self.exhausted or tampered else SandboxGone
+        cause = self.ended or (link.cause if link else "") or "its engine ended by itself"
+        if tampered:
+            cause += "; what ran inside tampered with its agent"
         if self.exhausted:
             cause += f", out of {' and '.join(self.exhausted)}"
         return kind(f"sandbox {self.record.id} is gone: {cause}", "Create a new one.")

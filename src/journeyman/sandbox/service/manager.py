@@ -210,7 +210,9 @@ class SandboxManager:
             for sandbox in list(self._living.values()):
                 if sandbox.is_dead:
                     self._end_dead(sandbox)
-                elif now > sandbox.expires_at and not sandbox.lock.busy:
+                elif sandbox.record.state == "creating" or sandbox.lock.busy:
+                    continue  # nobody can have used it yet, or somebody does
+                elif now > sandbox.expires_at:
                     self._end(sandbox, f"its lease of {sandbox.record.lease_s:g} s ran out")
 
     async def _collect_ended(self) -> None:
