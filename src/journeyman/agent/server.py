@@ -68,7 +68,9 @@ def app(
         finally:
             await table.close_all()
 
-    application = FastAPI(title="Journeyman agent server", lifespan=lifespan)
+    application = FastAPI(
+        title="Journeyman agent server", lifespan=lifespan, max_body_size=MAX_UPLOAD_BYTES + 1024
+    )
     application.state.sessions = table
     _answer_errors(application)
     if token is not None:

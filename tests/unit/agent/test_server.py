@@ -447,3 +447,20 @@ def test_a_persons_own_command_is_no_part_of_what_the_model_sees(
             assert [e.type for e in seen] == ["session", "command"]
 
     run(body())
+
+
+def test_a_large_upload_is_taken_and_a_larger_one_refused(
+    scripted: Any, sandboxes: Any, tmp_path: Path
+) -> None:
+    async def body() -> None:
+        async with served(scripted(), sandboxes) as url, AgentClient(url) as client:
+            session = await client.open(request(tmp_path / "work"))
+            await client.upload(session.id, archive({"big": bytes(20 << 20)}))
+            assert (tmp_path / "work" / "big").stat().st_size == 20 << 20
+            head = f"PUT /v1/sessions/{session.id}/workspace HTTP/1.1\r\nhost: x\r\n"
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2]))
+            writer.write(f"{head}content-length: {1 << 40}\r\n\r\n".encode())
+            assert b"413" in await reader.readline()
+            writer.close()
+
+    run(body())
