@@ -14,6 +14,8 @@ from journeyman.types import Episode, InfraError, JourneymanError, UserError
 from journeyman.types import failure as failures
 
 _POLL_S = 30.0
+_IDLE_CONNECTION_S = 30.0
+"""Shorter than `serving.KEEP_ALIVE_S`."""
 _PATIENCE_S = 300.0
 """Opening a session forks a sandbox, which a busy machine may take long for."""
 
@@ -43,7 +45,7 @@ class AgentClient:
             transport=transport,
             headers=headers,
             timeout=httpx.Timeout(_PATIENCE_S, connect=10.0),
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_CONNECTION_S),
             trust_env=False,
         )
 

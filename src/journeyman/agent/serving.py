@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+KEEP_ALIVE_S = 120
+"""Longer than any client keeps an idle connection: else a request may meet a closing one."""
 GRACE_S = 2
 """Streams of events that are still followed are cut after so long."""
 
@@ -31,7 +33,11 @@ async def serving(
     """
     listener = socket.create_server((host, port), backlog=2048)
     config = uvicorn.Config(
-        application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S
+        application,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = _EmbeddedServer(config)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="agent server")

@@ -153,7 +153,7 @@ def chat(model_dir: Path) -> ChatFormat:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    return Workspace(DirectorySandbox(), str(tmp_path), output_chars=2000, command_s=5.0)
+    return Workspace(DirectorySandbox(), str(tmp_path), output_chars=2000, command_s=60.0)
 
 
 @pytest.fixture

@@ -178,9 +178,9 @@ def test_a_deadline_in_a_tool_leaves_the_call_with_a_result(
 ) -> None:
     began = time.monotonic()
     stop, failure, talk, _ = play(
-        scripted(call("bash", command="sleep 4.5")), Budget(deadline_s=0.3)
+        scripted(call("bash", command="sleep 50")), Budget(deadline_s=0.3)
     )
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 40
     assert (stop, failure) == (StopReason.DEADLINE, None)
     assert talk.turns[0].results[0].content == "interrupted"
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,7 @@ def test_bash_gives_output_in_order_and_how_it_ended(workspace: Workspace) -> No
 
 @pytest.mark.parametrize("command", ["read -r answer", "cat", "python3 -", "sort"])
 def test_a_command_that_waits_for_input_finds_its_end(workspace: Workspace, command: str) -> None:
-    began = time.monotonic()
-    bash(workspace, command)
-    assert time.monotonic() - began < 4
+    assert "timed out" not in bash(workspace, command)
 
 
 def test_git_does_not_page_or_open_an_editor(workspace: Workspace, tmp_path: Path) -> None:
