@@ -16,7 +16,7 @@ from journeyman.tasks.survey import Survey, choose_tests
 from journeyman.types import Provenance, Split
 
 GRADED_TESTS = 8
-GRADED_SECONDS = 0.4
+GRADED_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

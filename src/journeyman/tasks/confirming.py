@@ -21,7 +21,7 @@ class Confirmation:
     async def rejected(self, task: Task, failing: tuple[str, ...]) -> str:
         """Why the task is no good, or an empty string. `failing` were seen to fail before."""
         environment = await prepare(task, self._sandboxes)
-        key = content_key("confirmed", environment.template, task.digest)
+        key = content_key("confirmed", task.digest)
         known = self._journal.get(key)
         if known is None:
             try:

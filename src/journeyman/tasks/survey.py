@@ -9,14 +9,15 @@ from journeyman.types import UserError, Value
 _TIMEOUT_S = 600.0
 _CPU_S = 120
 _COVERING = 24
-SLOW_TEST_S = 0.5
+STEPS_S = (0.05, 0.2, 0.5)
+"""Tests are as long as the next larger of these; longer ones are not used."""
 
 
 class Survey(Value):
     """Of one project. A function is named "path:first line of its code (decorators included)"."""
 
     tests: dict[str, float]
-    """Trusted tests: passed in two runs, not slow. Seconds each takes."""
+    """Trusted tests: passed in two runs, not slow. Seconds each takes, coarsely."""
     covering: dict[str, tuple[str, ...]]
     """Function → trusted tests that call it, the most specific and quickest first (up to 24)."""
     patched: tuple[str, ...]
@@ -59,8 +60,8 @@ def evaluate(traced: dict, plain: dict) -> Survey:  # type: ignore[type-arg]
         test for test in both if traced["outcomes"][test] == plain["outcomes"][test] == "passed"
     }
     flaky = [test for test in both if traced["outcomes"][test] != plain["outcomes"][test]]
-    seconds = {test: float(plain["durations"][test]) for test in passed}
-    tests = {test: seconds[test] for test in sorted(passed) if seconds[test] <= SLOW_TEST_S}
+    seconds = {test: _coarse(float(plain["durations"][test])) for test in sorted(passed)}
+    tests = {test: value for test, value in seconds.items() if value is not None}
     breadth = {test: len(traced["calls"].get(test, ())) for test in tests}
     order = sorted(tests, key=lambda test: (breadth[test], tests[test], test))
     covering: dict[str, list[str]] = {}
@@ -77,6 +78,11 @@ def evaluate(traced: dict, plain: dict) -> Survey:  # type: ignore[type-arg]
         flaky=tuple(sorted(flaky)),
         slow=tuple(sorted(passed - set(tests))),
     )
+
+
+def _coarse(seconds: float) -> float | None:
+    """The next larger step, so that a busy machine chooses the same tests; None if slow."""
+    return next((step for step in STEPS_S if seconds <= step), None)
 
 
 def choose_tests(
