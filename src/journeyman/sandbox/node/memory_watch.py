@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 _FULL = 0.90
 """From here on a process holding an eighth of the limit is ended."""
 _VERY_FULL = 0.97
-"""From here on the biggest process is ended whatever its size: files fill the memory."""
+"""From here on the biggest process is ended whatever its size, while the group still grows:
+somebody fills the memory with files. Once it stands still, small commands can clean up."""
+_GROWTH_BYTES = 4 << 20
+"""Between two looks; less may be a command that starts."""
 _LOOK_EVERY_S = 0.1
 
 
@@ -59,14 +62,17 @@ class MemoryWatch:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._relieve(), name=f"memory of {self._link.name}")
 
-    def _fullness(self) -> float:
-        used = int(self._usage.read_text(encoding="ascii"))
-        return (used - self._overhead_bytes) / self._limit_bytes
+    def _guest_bytes(self) -> int:
+        return int(self._usage.read_text(encoding="ascii")) - self._overhead_bytes
 
     async def _relieve(self) -> None:
         try:
-            while (fullness := self._fullness()) > _FULL:
-                least = 0 if fullness > _VERY_FULL else self._limit_bytes // 8
+            before = self._guest_bytes()  # an event may come from a fall as well
+            while (used := self._guest_bytes()) > _FULL * self._limit_bytes:
+                grows = used - before > _GROWTH_BYTES
+                before = used
+                filling = grows and used > _VERY_FULL * self._limit_bytes
+                least = 0 if filling else self._limit_bytes // 8
                 answer = await self._link.request(FrameKind.RELIEVE, u64(least))
                 if pid := answer.u32():
                     log.warning(
