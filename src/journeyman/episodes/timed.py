@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from journeyman.agent.session import release
 from journeyman.observe import StageTimer
 from journeyman.types import (
     Completion,
@@ -24,6 +25,10 @@ class TimedSampler:
     async def complete(self, request: CompletionRequest) -> Completion:
         with self._timer.stage("generate"):
             return await self._sampler.complete(request)
+
+    async def release(self, conversation: str) -> None:
+        """The conversation is over: let the sampler forget its token stream, if it keeps one."""
+        await release(self._sampler, conversation)
 
 
 class TimedSandbox:
