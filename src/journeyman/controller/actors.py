@@ -136,6 +136,8 @@ def start_ray() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's workers would yield to every sandbox (nice 15), and a step waits for both.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if "RAY_ADDRESS" in os.environ:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
