@@ -88,7 +88,7 @@ class Arena:
     async def _run(self, task: Task, attempt: Attempt, grade: bool, started: float) -> Episode:
         environment = await self.environment(task)
         request = SessionRequest(
-            environment=environment,
+            environment=environment.model_copy(update={"stands_still": True}),
             budget=self._budget(task),
             temperature=attempt.temperature,
             seed=attempt.seed,

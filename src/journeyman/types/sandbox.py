@@ -75,6 +75,9 @@ class Environment(Value):
     files: Mapping[str, bytes] = {}
     """Absolute guest path → content, written right after the fork."""
     workdir: str = "/app"
+    stands_still: bool = False
+    """Nothing in the sandbox runs between calls, background processes included, where the driver
+    can do that: a hundred episodes then wait for a model without taking its cores."""
 
 
 class Sandboxes(Protocol):

@@ -50,7 +50,10 @@ class SandboxClient:
     async def create(self, environment: Environment, *, lease_s: float = 600.0) -> RemoteSandbox:
         """Fork the template's snapshot and write the environment's files into it."""
         request = CreateRequest(
-            template=environment.template, files=environment.files, lease_s=lease_s
+            template=environment.template,
+            files=environment.files,
+            lease_s=lease_s,
+            stands_still=environment.stands_still,
         )
         answer = await self._connection.call("POST", f"{API}/sandboxes", request)
         return RemoteSandbox(self._connection, SandboxInfo.model_validate_json(answer))

@@ -31,6 +31,8 @@ class MachineSpec:
     agent: str
     """Guest path of the agent inside the root file system."""
     limits: Limits
+    stands_still: bool = False
+    """Nothing in it runs between calls, where the driver can do that."""
 
 
 def agent_arguments(spec: MachineSpec) -> list[str]:

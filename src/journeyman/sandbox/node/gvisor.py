@@ -20,6 +20,7 @@ from journeyman.sandbox.node.driver import Limits, Machine, MachineSpec, agent_a
 from journeyman.sandbox.node.link import open_link
 from journeyman.sandbox.node.memory_watch import watch_memory
 from journeyman.sandbox.node.process import kill_pidfd, run, spawn_with_pipes
+from journeyman.sandbox.node.stillness import Stillness
 from journeyman.types.failure import SandboxError, UserError
 
 _START_TIMEOUT_S = 60.0
@@ -125,7 +126,10 @@ class GvisorDriver:
         self._write_config(spec)
         image = ("--image-path", str(snapshot))
         arguments = ("restore", "--detach", "--bundle", str(spec.directory), *image)
-        return await self._start(spec, arguments, first_number)
+        machine = await self._start(spec, arguments, first_number)
+        if spec.stands_still:
+            machine.link.stand_still(Stillness(machine.pidfd))
+        return machine
 
     async def _start(
         self, spec: MachineSpec, arguments: tuple[str, ...], first_number: int

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from journeyman.sandbox.node.stillness import Stillness
 from journeyman.sandbox.wire.frames import (
     CHUNK_BYTES,
     PROTOCOL_VERSION,
@@ -95,6 +96,8 @@ class GuestLink:
         """What runs in the guest has laid hands on the agent: no agent of ours sends that."""
         self._may_send = asyncio.Event()
         self._may_send.set()
+        self._users = 0
+        self._stillness: Stillness | None = None
         self._pump = asyncio.create_task(self._receive(), name=f"guest link {name}")
 
     async def _receive(self) -> None:
@@ -130,6 +133,9 @@ class GuestLink:
 
     def close(self) -> None:
         """Close both pipes: the agent ends, and with PID 1 the whole sandbox."""
+        if self._stillness:
+            self._stillness.wake()
+            self._stillness.close()
         self._writer.close()
         self._pump.cancel()
         self._end()
@@ -145,6 +151,25 @@ class GuestLink:
         except ConnectionError:
             raise self.gone_error() from None
 
+    def stand_still(self, stillness: Stillness) -> None:
+        """From now on the guest runs only while somebody uses this link."""
+        self._stillness = stillness
+        if not self._users:
+            stillness.rest()
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """The guest runs at least until the block is left."""
+        self._users += 1
+        if self._users == 1 and self._stillness:
+            self._stillness.wake()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users and self._stillness and not self.gone.is_set():
+                self._stillness.rest()
+
     @contextmanager
     def channel(self) -> Iterator[Channel]:
         """A fresh conversation, forgotten at the end."""
@@ -154,7 +179,8 @@ class GuestLink:
         self.next_number = (number + 1) & 0xFFFFFFFF
         channel = self._channels[number] = Channel(self, number)
         try:
-            yield channel
+            with self.awake():
+                yield channel
         finally:
             del self._channels[number]
 

@@ -84,7 +84,7 @@ def _add_sandboxes(app: FastAPI, manager: SandboxManager) -> None:
 
     @app.post(f"{API}/sandboxes")
     async def create(body: CreateRequest, request: Request) -> SandboxInfo:
-        work = manager.create(body.template, body.files, body.lease_s)
+        work = manager.create(body.template, body.files, body.lease_s, body.stands_still)
         return (await guest_routes.until_disconnect(request, work)).info()
 
     @app.get(f"{API}/sandboxes")

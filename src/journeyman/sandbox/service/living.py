@@ -52,6 +52,7 @@ class LivingSandbox:
             Path(self.record.rootfs),
             self.record.agent,
             self.record.limits,
+            self.record.stands_still,
         )
 
     @property
@@ -148,19 +149,21 @@ class LivingSandbox:
         """Snapshot a running sandbox to `target`; it runs on. The caller holds the lock or
         accepts that commands in flight are in the snapshot too."""
         machine = self._running()
-        await machine.link.quiesce()
-        try:
-            await write_snapshot(
-                target,
-                lambda into: self._driver.snapshot(machine, self.spec, into),
-                driver=self._driver.name,
-                fingerprint=self._driver.fingerprint,
-                next_number=machine.link.next_number,
-                durable=durable,
-            )
-        finally:
-            if not machine.link.gone.is_set():
-                await machine.link.begin_epoch(self.record.epoch, GuestIdentity(), _EPOCH_TIMEOUT_S)
+        link = machine.link
+        with link.awake():
+            await link.quiesce()
+            try:
+                await write_snapshot(
+                    target,
+                    lambda into: self._driver.snapshot(machine, self.spec, into),
+                    driver=self._driver.name,
+                    fingerprint=self._driver.fingerprint,
+                    next_number=link.next_number,
+                    durable=durable,
+                )
+            finally:
+                if not link.gone.is_set():
+                    await link.begin_epoch(self.record.epoch, GuestIdentity(), _EPOCH_TIMEOUT_S)
 
     async def hibernate(self) -> None:
         """Waits for running calls. Fails without harm: the sandbox then runs on."""

@@ -87,7 +87,11 @@ class SandboxManager:
     # ---- creation
 
     async def create(
-        self, template: str, contents: Mapping[str, bytes], lease_s: float
+        self,
+        template: str,
+        contents: Mapping[str, bytes],
+        lease_s: float,
+        stands_still: bool = False,
     ) -> LivingSandbox:
         """Fork a template. On any failure nothing is left."""
         prepared = self._templates.get(template)
@@ -101,6 +105,7 @@ class SandboxManager:
             agent=prepared.agent,
             limits=Limits(memory_bytes=prepared.memory_bytes),
             env=prepared.env,
+            stands_still=stands_still,
         )
         sandbox = await self._begin(record, self._templates.snapshot(template))
         try:

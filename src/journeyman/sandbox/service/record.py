@@ -26,6 +26,7 @@ class SandboxRecord(Value):
     agent: str
     limits: Limits
     env: dict[str, str] = {}
+    stands_still: bool = False
 
     def write(self, directory: Path) -> None:
         """Atomically and durably."""

@@ -19,6 +19,7 @@ class CreateRequest(Value):
     template: str
     files: Mapping[str, bytes] = {}
     lease_s: float = Field(default=600.0, gt=0)
+    stands_still: bool = False
 
 
 class SandboxInfo(Value):
