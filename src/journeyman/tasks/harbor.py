@@ -28,7 +28,8 @@ def load_tasks(directory: Path | str) -> list[Task]:
         raise UserError(f"there is no directory {root}", "Build a task set: journeyman tasks build")
     if (root / "task.toml").exists() or (root / "instruction.md").exists():
         return [load_task(root)]
-    tasks = [load_task(path) for path in _task_directories(root)]
+    known: dict[tuple[int, ...], str] = {}
+    tasks = [load_task(path, known) for path in _task_directories(root)]
     if not tasks:
         raise UserError(f"{root} holds no tasks", "Build a task set: journeyman tasks build")
     return tasks
@@ -40,7 +41,7 @@ def _task_directories(root: Path) -> Iterator[Path]:
             yield path
 
 
-def load_task(directory: Path) -> Task:
+def load_task(directory: Path, known: dict[tuple[int, ...], str] | None = None) -> Task:
     """One task; everything a run would stumble over is checked here."""
     settings = read_settings(directory)
     metadata = settings.get("metadata", {})
@@ -62,7 +63,7 @@ def load_task(directory: Path) -> Task:
             instruction=instruction,
             directory=str(directory.resolve()),
             split=metadata.get("split", "held_out"),
-            digest=directory_digest(directory),
+            digest=directory_digest(directory, {} if known is None else known),
             budget=Budget(**_budget(settings)),
             provenance=_provenance(metadata),
         )
@@ -116,11 +117,23 @@ def _provenance(metadata: dict[str, Any]) -> Provenance | None:
     return None if found is None else Provenance(**found)
 
 
-def directory_digest(directory: Path) -> str:
-    """sha256 over names and contents of all files, in the order of their names."""
+def directory_digest(directory: Path, known: dict[tuple[int, ...], str]) -> str:
+    """sha256 over names and contents of all files, in the order of their names.
+
+    `known` holds content digests by identity of a file: tasks of a project share files by hard
+    links, and each is read once.
+    """
     digest = hashlib.sha256()
     for path in sorted(item for item in directory.rglob("*") if item.is_file()):
         name = path.relative_to(directory).as_posix()
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = _content_digest(path, known)
         digest.update(f"{name}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def _content_digest(path: Path, known: dict[tuple[int, ...], str]) -> str:
+    found = path.stat()
+    identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    if identity not in known:
+        known[identity] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return known[identity]
