@@ -23,7 +23,7 @@ def instruction(test: str, explanation: str, place: Place) -> str:
     return (
         f"The test `{test}` fails:\n{shorten(explanation)}\n"
         f"The fault is in `{place.function}` in {place.path}, "
-        f"lines {place.first}-{place.last}."
+        f"lines {place.first}-{place.last} ({place.last - place.first + 1} lines)."
     )
 
 
