@@ -153,7 +153,7 @@ def test_the_instruction_names_test_failure_and_place() -> None:
     assert text == (
         "The test `tests/test_a.py::test_b` fails:\n"
         "assert 1 == 2\n+  where 1 = <f at 0x…>()\n"
-        "The fault is in `C.f` in a/b.py, lines 3-9."
+        "The fault is in `C.f` in a/b.py, lines 3-9 (7 lines)."
     )
 
 
