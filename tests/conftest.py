@@ -6,6 +6,7 @@ skipped test would hide a broken set-up.
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ from journeyman.types import Task
 _HERE = Path(__file__).parent
 _SHARED = [p for p in _HERE.rglob("*.py") if not p.name.startswith(("test_", "conftest", "__"))]
 sys.path.extend(sorted({str(path.parent) for path in _SHARED}))
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that; tests
+# that press it need children that hear it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PHASES = ("unit", "integration")
 """Cheap tests first, so that a broken line of code is told of in seconds."""

@@ -40,7 +40,8 @@ def test_the_oracle_is_one_line_read_edited_and_submitted(small_set: list[Task])
         assert len(old) == len(new)
         assert [a for a, b in zip(old, new, strict=True) if a != b] == old[-1:]
         assert [name for name, _ in oracle_calls(task)] == ["read", "edit", "submit"]
-        assert f"lines {oracle.offset}-{oracle.offset + oracle.limit - 1}." in task.instruction
+        last = oracle.offset + oracle.limit - 1
+        assert f"lines {oracle.offset}-{last} ({oracle.limit} lines)." in task.instruction
 
 
 def test_nothing_the_agent_can_reach_gives_the_answer_away(
