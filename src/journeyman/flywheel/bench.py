@@ -32,11 +32,11 @@ async def bench_loop(
     Steps start from `checkpoint`, or from a short warm start when there is none: a policy that
     solves nothing has no steps. Nothing of it is kept.
     """
-    start = [f"model.checkpoint={checkpoint}", "warm_start.epochs=0", "tasks.warm=0"]
+    start = [f"model.checkpoint={checkpoint}"]
     if checkpoint is None:
-        start = ["tasks.warm=64", "warm_start.epochs=2"]
-    settings = [*start, f"reinforcement.steps={steps}", "evaluation.base=false", *overrides]
-    config = load_config("quickstart", settings)
+        start = ["tasks.warm=128", "warm_start.epochs=4", "warm_start.learning_rate=4e-4"]
+        start += ["warm_start.episodes_per_step=8"]
+    config = load_config("bench", [*start, f"reinforcement.steps={steps}", *overrides])
     model_dir = model_path(config.model.checkpoint)
     with tempfile.TemporaryDirectory(prefix="journeyman-bench-") as folder:
         store = Store(f"sqlite:///{folder}/store.db")
