@@ -15,11 +15,11 @@ help: ## Show this list
 setup: ## Prepare everything: .venv, Debian packages, engines, model, tasks
 	@$(SETUP)
 
-quickstart: ## Set up, then train a coding agent and show that it got better
+quickstart: ## Set up, then train a coding agent and measure whether it got better
 	@$(SETUP)
 	@$(BIN)/journeyman quickstart
 
-learn: ## The same for about an hour, with controls
+learn: ## The long form, with controls
 	@$(SETUP)
 	@$(BIN)/journeyman learn
 

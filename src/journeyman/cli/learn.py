@@ -1,4 +1,4 @@
-"""Reinforcement from the supervised plateau, beside its controls: about an hour."""
+"""Reinforcement from the supervised plateau, beside its controls: meant for about an hour."""
 
 from pathlib import Path
 

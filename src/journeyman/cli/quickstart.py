@@ -1,4 +1,4 @@
-"""Train a coding agent and show that it got better: about 20 minutes on two cores."""
+"""Train a coding agent and measure whether it got better: meant for 20 minutes on two cores."""
 
 from pathlib import Path
 
