@@ -216,11 +216,13 @@ class RunConfig(Section):
     def _consistent(self) -> "RunConfig":
         if self.warm_start.epochs == 0:
             self.tasks.refuse_idle("warm_start.epochs = 0", "warm")
+            self.controls.refuse_idle("warm_start.epochs = 0", "plateau", "continued")
         elif self.tasks.warm == 0:
             raise ValueError("tasks.warm = 0 leaves warm_start.epochs without effect; set it to 0")
         if self.reinforcement.steps == 0:
             self.tasks.refuse_idle("reinforcement.steps = 0", "train")
             self.evaluation.refuse_idle("reinforcement.steps = 0", "every")
+            self.controls.refuse_idle("reinforcement.steps = 0", "continued")
         if self.agent.reply_tokens >= self.agent.tokens:
             raise ValueError(
                 f"agent.reply_tokens = {self.agent.reply_tokens} leaves no room for a prompt in "

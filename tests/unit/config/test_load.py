@@ -67,3 +67,10 @@ def test_a_file_that_is_not_toml_or_not_there_is_named(tmp_path: Path) -> None:
         load_config(str(path))
     with pytest.raises(UserError, match="there is no configuration 'nowhere.toml'"):
         load_config("nowhere.toml")
+
+
+def test_controls_without_what_they_control_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[reinforcement]\nsteps = 0\n[controls]\ncontinued = true\n")
+    with pytest.raises(UserError, match="continued would have no effect"):
+        load_config(str(path))
