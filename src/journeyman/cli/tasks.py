@@ -19,7 +19,7 @@ from journeyman.tasks.projects import SMALL, load_projects
 from journeyman.tasks.size import EpisodeSize
 from journeyman.types import Split, UserError
 
-WANTED: dict[Split, int] = {"warm": 450, "train": 350, "held_out": 160}
+WANTED: dict[Split, int] = {"warm": 400, "train": 240, "held_out": 120}
 WANTED_SMALL: dict[Split, int] = {"warm": 4, "train": 4, "held_out": 4}
 MODEL = "smollm2-135m"
 

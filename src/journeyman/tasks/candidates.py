@@ -17,6 +17,8 @@ from journeyman.types import Provenance, Split
 
 GRADED_TESTS = 8
 GRADED_SECONDS = 0.5
+MAX_SHOWN_LINES = 12
+"""Of the function, as the agent reads it. A model of 135 million parameters seldom mends more."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def candidates(
     per_function: int,
 ) -> list[Candidate]:
     """Up to `per_function` faults of each covered function, different kinds first; the first
-    fault of every function comes before the second of any."""
+    fault of every function comes before the second of any. Long functions are left out."""
     found: list[list[Candidate]] = []
     for path in sorted(files):
         if not _is_code(path, project):
@@ -130,7 +132,7 @@ def _candidate(
         shown = "\n".join(lines[first - 1 : function.end])
         limit = function.end - first + 1
         oracle = Oracle(path=path, offset=first, limit=limit, old_string=old, new_string=new)
-        if size.leaves_room(oracle, shown):
+        if limit <= MAX_SHOWN_LINES and size.leaves_room(oracle, shown):
             chosen = choose_tests(covering, tests.tests, GRADED_TESTS, GRADED_SECONDS)
             split = split_of(project.split, seed, project.name, path, function.qualname)
             return Candidate(project, path, mutation, oracle, shown, tuple(chosen), split, seed)

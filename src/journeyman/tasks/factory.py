@@ -41,7 +41,7 @@ from journeyman.types import Environment, SandboxError, Split, UserError
 REVISION = "1"
 """Raise when a survey or a screening would find out something else than before. A task's
 confirmation is kept by all of its files, the harness included."""
-AT_A_TIME = 2
+AT_A_TIME = 3
 BATCH = 24
 PER_FUNCTION = 4
 KEPT_PER_FUNCTION = 3
