@@ -117,7 +117,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line. Always ends in SystemExit.
 
     Exit status: 0 done; 2 the input was wrong (what and how to mend it on stderr, no trace);
-    1 something failed underneath; 130 interrupted. A bug shows its trace.
+    1 something failed underneath; 130 interrupted; 143 terminated. A bug shows its trace.
     """
     try:
         app(args=list(args) if args is not None else None, prog_name="journeyman")

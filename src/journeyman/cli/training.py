@@ -50,4 +50,7 @@ def train(
         typer.echo(json.dumps({"config": config.model_dump(mode="json"), "tasks": counts}))
         return
     directory, config = open_run(config, runs, resume, rename=rename)
-    typer.echo(json.dumps(asyncio.run(run_job(config, directory))))
+    try:
+        typer.echo(json.dumps(asyncio.run(run_job(config, directory))))
+    except asyncio.CancelledError:  # by SIGTERM; Ctrl-C arrives as KeyboardInterrupt
+        raise SystemExit(143) from None

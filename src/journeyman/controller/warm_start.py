@@ -3,7 +3,15 @@
 import random
 from collections.abc import Sequence
 
-from journeyman.types import Batch, Episode, Sample, StopReason, UserError
+from journeyman.types import (
+    Batch,
+    Episode,
+    Sample,
+    StopReason,
+    TokenStream,
+    Turn,
+    UserError,
+)
 
 
 def supervised_batches(
@@ -41,10 +49,29 @@ def _clean(episode: Episode) -> bool:
     return episode.failure is None and episode.stop == StopReason.SUBMITTED
 
 
+def without_refused(stream: TokenStream, turns: Sequence[Turn]) -> TokenStream:
+    """The stream without loss on replies whose call the tools refused: a slip is context for
+    what mends it, not an example. Streams of edited histories stay as they are."""
+    runs: list[list[int]] = []
+    for place, sampled in enumerate(stream.loss_mask):
+        if sampled and (place == 0 or not stream.loss_mask[place - 1]):
+            runs.append([])
+        if sampled:
+            runs[-1].append(place)
+    if len(runs) != len(turns):
+        return stream
+    mask = list(stream.loss_mask)
+    for run, turn in zip(runs, turns, strict=True):
+        if any(result.content.startswith("error:") for result in turn.results):
+            for place in run:
+                mask[place] = False
+    return stream.model_copy(update={"loss_mask": tuple(mask)})
+
+
 def _samples(episodes: Sequence[Episode]) -> tuple[Sample, ...]:
     return tuple(
         Sample(episode=episode.id, group=episode.group, stream=stream, advantage=1.0)
         for episode in episodes
-        for stream in episode.streams
+        for stream in (without_refused(stream, episode.turns) for stream in episode.streams)
         if any(stream.loss_mask)
     )

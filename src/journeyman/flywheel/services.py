@@ -1,6 +1,7 @@
 """Everything a run needs running: sandboxes, engine and trainer on Ray, the agent server."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ async def open_services(
             url = await stack.enter_async_context(running_service(config.sandbox.driver))
             stage.advance()
             await asyncio.to_thread(start_ray)
+            _end_on_sigterm()
             engine = engine_actor(model_dir, config.engine)
             trainer = trainer_actor(
                 model_dir, config.optimiser, config.seed, _policy(config, dump_dir)
@@ -82,6 +84,14 @@ async def open_services(
             )
             stage.advance()
         yield Services(config, engine, trainer, chat, arena, url, store, timer)
+
+
+def _end_on_sigterm() -> None:
+    """A polite kill cancels the run, which cleans up as after Ctrl-C. Set once Ray is there: the
+    handler that Ray brings prints a native trace and dies on the spot."""
+    run = asyncio.current_task()
+    if run is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.cancel)
 
 
 def _policy(config: RunConfig, dump_dir: Path) -> dict[str, Any]:

@@ -19,8 +19,11 @@ class HttpSampler:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = url
-        # Requests wait in the engine's queue, not for a free connection.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # Requests wait in the engine's queue, not for a free connection. Idle ones are closed
+        # before the server does it (uvicorn after 5 s): else a request may meet a closing one.
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
+        )
         self._client = httpx.AsyncClient(
             base_url=url, timeout=timeout_s, limits=limits, transport=transport
         )

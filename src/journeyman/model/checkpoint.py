@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -119,6 +120,20 @@ def write_weights(state: Mapping[str, Tensor], directory: Path) -> None:
     (directory / WEIGHTS).chmod(0o644)
 
 
+def _flush(directory: Path) -> None:
+    """A power cut after the rename must not leave a name without its bytes."""
+    for path in (*directory.iterdir(), directory):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
     """A fresh directory beside `target` that takes its place when the block ends well, and is
@@ -130,10 +145,12 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         scratch = Path(mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         scratch.chmod(0o755)
         yield scratch
+        _flush(scratch)
         old = scratch.with_name(scratch.name + "-old")
         if target.exists():
             target.rename(old)
         scratch.rename(target)
+        _sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise UserError(

@@ -19,10 +19,14 @@ class Place:
 
 
 def instruction(test: str, explanation: str, place: Place) -> str:
-    """What the agent is told: a failing test, how it fails, and where the fault is."""
+    """What the agent is told: a failing test, how it fails, and where the fault is.
+
+    The path stands in double quotes because a call's arguments do: then its tokens are the same
+    in both, and a small model copies names that it never saw in training.
+    """
     return (
         f"The test `{test}` fails:\n{shorten(explanation)}\n"
-        f"The fault is in `{place.function}` in {place.path}, "
+        f'The fault is in `{place.function}` in "{place.path}", '
         f"lines {place.first}-{place.last} ({place.last - place.first + 1} lines)."
     )
 

@@ -77,6 +77,35 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+def sandbox_processes() -> set[int]:
+    """Of every sandbox on this machine."""
+    found = subprocess.run(["pgrep", "-f", "runsc|bwrap"], capture_output=True, text=True)
+    return {int(line) for line in found.stdout.split()}
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_told_to_stop_cleans_up_and_says_how_to_go_on(
+    tmp_path: Path, small_tasks: list[Task], number: signal.Signals, status: int
+) -> None:
+    before = sandbox_processes()
+    run = Run(tmp_path, Path(small_tasks[0].directory).parent)
+    sets = [part for setting in run.settings for part in ("--set", setting)]
+    process = run.start(*sets)
+    deadline = time.monotonic() + 120
+    while not (run.root / "replayed").is_file():
+        assert process.poll() is None, run.errors()
+        assert time.monotonic() < deadline, run.errors()
+        time.sleep(0.2)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status, run.errors()
+    assert output == ""
+    assert f"continue with --resume {run.root}" in run.errors()
+    assert "Traceback" not in run.errors()
+    assert "SIGTERM" not in run.errors()
+    assert sandbox_processes() <= before
+
+
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, small_tasks: list[Task], model_dir: Path

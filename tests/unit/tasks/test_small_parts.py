@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journeyman.agent.tools.matching import find
 from journeyman.tasks.instruction import Place, instruction
 from journeyman.tasks.journal import Journal, content_key
-from journeyman.tasks.oracle import edit_strings
+from journeyman.tasks.oracle import Oracle, edit_strings, slip
 from journeyman.tasks.projects import SMALL, Project, load_projects
 from journeyman.tasks.sdist import pack, unpack
 from journeyman.tasks.splitting import balanced, order_key, split_of
@@ -140,9 +141,20 @@ def test_the_edit_is_unique_and_puts_the_line_back(lines: list[str], data: st.Da
     assert broken.replace(old, new) == "\n".join(lines)
 
 
-def test_the_edit_is_the_bare_line_where_that_is_enough() -> None:
-    assert edit_strings("a\n    b < 2\nc", 2, "    b <= 2", "    b < 2") == ("b < 2", "b <= 2")
-    assert edit_strings("q\n  r\n  r", 3, "  s", "  r") == ("r\n  r", "r\n  s")
+def test_the_edit_is_the_whole_line_with_lines_before_it_where_needed() -> None:
+    found = edit_strings("a\n    b < 2\nc", 2, "    b <= 2", "    b < 2")
+    assert found == ("    b < 2", "    b <= 2")
+    assert edit_strings("q\n  r\n  r", 3, "  s", "  r") == ("  r\n  r", "  r\n  s")
+
+
+@given(LINES, st.integers(0, 255))
+def test_a_slip_is_always_refused(lines: list[str], number: int) -> None:
+    broken = "\n".join(lines)
+    oracle = Oracle(
+        path="a.py", offset=1, limit=1, old_string=lines[0], new_string=f"{lines[0]} + 1"
+    )
+    old, new = slip(oracle, broken, number)
+    assert old == new or not find(broken, old, new).places
 
 
 def test_the_instruction_names_test_failure_and_place() -> None:
@@ -153,7 +165,7 @@ def test_the_instruction_names_test_failure_and_place() -> None:
     assert text == (
         "The test `tests/test_a.py::test_b` fails:\n"
         "assert 1 == 2\n+  where 1 = <f at 0x…>()\n"
-        "The fault is in `C.f` in a/b.py, lines 3-9 (7 lines)."
+        'The fault is in `C.f` in "a/b.py", lines 3-9 (7 lines).'
     )
 
 

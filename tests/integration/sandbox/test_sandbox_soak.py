@@ -1,0 +1,94 @@
+"""Thousands of lifecycles: nothing is left and nothing grows. In small with every test run."""
+
+import asyncio
+import os
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journeyman.sandbox.client import RemoteSandbox, SandboxClient
+from journeyman.types import Environment
+
+GROWTH = 64 << 20
+"""Bytes of memory that the service may gain; one leaked buffer a lifecycle is more."""
+
+
+async def lifecycle(service: SandboxClient, template: str, number: int) -> None:
+    """One of the ways in which a sandbox lives and ends."""
+    way = random.Random(number)
+    sandbox = await service.create(Environment(template=template), lease_s=120)
+    try:
+        await sandbox.write_file("/app/number", str(number).encode())
+        if way.random() < 0.2:
+            await sandbox.hibernate()
+            await sandbox.resume()
+        if way.random() < 0.3:
+            await holds(await sandbox.fork(), number)
+        result = await sandbox.exec(["cat", "/app/number"])
+        assert result.stdout == str(number).encode()
+    finally:
+        await sandbox.close()
+
+
+async def holds(child: RemoteSandbox, number: int) -> None:
+    try:
+        assert await child.read_file("/app/number") == str(number).encode()
+    finally:
+        await child.close()
+
+
+def service_process(url: str) -> Path:
+    """/proc's folder of the process that listens there."""
+    socket = url.removeprefix("unix://")
+    found = subprocess.run(["pgrep", "-o", "-f", socket], capture_output=True, check=True)
+    return Path("/proc") / found.stdout.split()[0].decode()
+
+
+def memory(process: Path) -> int:
+    """Resident bytes."""
+    return int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files(process: Path) -> int:
+    return len(list((process / "fd").iterdir()))
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.soak)])
+@pytest.mark.timeout(3600)
+def test_lifecycles_leave_nothing(
+    service: SandboxClient,
+    sandbox_service: str,
+    template: str,
+    run: Callable[..., Any],
+    count: int,
+) -> None:
+    async def main() -> None:
+        before = {info.id for info in await service.list()}
+        places = asyncio.Semaphore(8)
+
+        async def one(number: int) -> None:
+            async with places:
+                await lifecycle(service, template, number)
+
+        await asyncio.gather(*(one(number) for number in range(16)))  # what is made once
+        process = service_process(sandbox_service)
+        used, files = memory(process), open_files(process)
+        await asyncio.gather(*(one(number) for number in range(count)))
+        assert {info.id for info in await service.list()} == before
+        assert memory(process) - used < GROWTH
+        assert open_files(process) <= files + 8
+
+    run(main())
+    assert not [p for p in Path("/proc").glob("[0-9]*/stat") if _is_zombie_of_ours(p)]
+
+
+def _is_zombie_of_ours(stat: Path) -> bool:
+    try:
+        name, rest = stat.read_text().split("(", 1)[1].rsplit(")", 1)
+    except OSError:
+        return False
+    return name.startswith("runsc") and rest.split()[0] == "Z"
