@@ -17,8 +17,29 @@ from journeyman.types import Provenance, Split
 
 GRADED_TESTS = 8
 GRADED_SECONDS = 0.5
-MAX_SHOWN_LINES = 12
-"""Of the function, as the agent reads it. A model of 135 million parameters seldom mends more."""
+CONTEXT_LINES = 2
+"""Shown before and after the faulty line."""
+KINDS = frozenset(
+    {
+        "and_or",
+        "arithmetic",
+        "augment",
+        "boolean",
+        "boundary",
+        "branch",
+        "compare",
+        "conditional",
+        "index",
+        "loop_control",
+        "negation",
+        "none",
+        "operand_order",
+        "return_value",
+        "swapped_arguments",
+    }
+)
+"""Faults whose line still holds what its repair needs. What was dropped, or stood in another name's
+place, a model of 135 million parameters seldom finds."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +50,6 @@ class Candidate:
     path: str
     mutation: Mutation
     oracle: Oracle
-    shown: str
-    """The lines that the oracle reads."""
     tests: tuple[str, ...]
     split: Split
     seed: int
@@ -69,13 +88,15 @@ def candidates(
     per_function: int,
 ) -> list[Candidate]:
     """Up to `per_function` faults of each covered function, different kinds first; the first
-    fault of every function comes before the second of any. Long functions are left out."""
+    fault of every function comes before the second of any."""
     found: list[list[Candidate]] = []
     for path in sorted(files):
         if not _is_code(path, project):
             continue
         by_function: dict[Function, list[Candidate]] = {}
         for mutation in mutations(files[path]):
+            if mutation.kind not in KINDS:
+                continue
             candidate = _candidate(project, path, mutation, tests=tests, size=size, seed=seed)
             if candidate is not None:
                 by_function.setdefault(mutation.function, []).append(candidate)
@@ -113,27 +134,25 @@ def _candidate(
     size: EpisodeSize,
     seed: int,
 ) -> Candidate | None:
-    """None where no trusted test calls the function, or the episode would be too long."""
+    """None where no trusted test calls the function, the line cannot be told from others by the
+    lines before it that are shown, or the episode would be too long."""
     function = mutation.function
     covering = tests.covering.get(f"{path}:{function.start}", ())
     if not covering or b"\r" in mutation.source:
         return None
-    lines = mutation.source.decode("utf-8").split("\n")
+    text = mutation.source.decode("utf-8")
+    lines = text.removesuffix("\n").split("\n")
     try:
-        old, new = edit_strings(
-            "\n".join(lines), mutation.line, mutation.original, mutation.mutated
-        )
+        old, new = edit_strings(text, mutation.line, mutation.original, mutation.mutated)
     except ValueError:
         return None
-    for first in dict.fromkeys((function.definition, function.body)):
-        # Without its docstring a function may fit where it does not with it.
-        if mutation.line < first:
-            continue
-        shown = "\n".join(lines[first - 1 : function.end])
-        limit = function.end - first + 1
-        oracle = Oracle(path=path, offset=first, limit=limit, old_string=old, new_string=new)
-        if limit <= MAX_SHOWN_LINES and size.leaves_room(oracle, shown):
-            chosen = choose_tests(covering, tests.tests, GRADED_TESTS, GRADED_SECONDS)
-            split = split_of(project.split, seed, project.name, path, function.qualname)
-            return Candidate(project, path, mutation, oracle, shown, tuple(chosen), split, seed)
-    return None
+    if old.count("\n") > CONTEXT_LINES:
+        return None
+    first = max(1, mutation.line - CONTEXT_LINES)
+    shown = lines[first - 1 : mutation.line + CONTEXT_LINES]
+    oracle = Oracle(path=path, offset=first, limit=len(shown), old_string=old, new_string=new)
+    if not size.leaves_room(oracle, "\n".join(shown)):
+        return None
+    chosen = choose_tests(covering, tests.tests, GRADED_TESTS, GRADED_SECONDS)
+    split = split_of(project.split, seed, project.name, path, function.qualname)
+    return Candidate(project, path, mutation, oracle, tuple(chosen), split, seed)

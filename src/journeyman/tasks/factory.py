@@ -45,8 +45,9 @@ AT_A_TIME = 3
 BATCH = 24
 PER_FUNCTION = 4
 KEPT_PER_FUNCTION = 3
-SPARE = 1.2
-"""How many more faults are screened than tasks wanted: some will not be confirmed."""
+SPARE, SPARE_MORE = 1.2, 6
+"""How many more faults are screened than tasks wanted, a factor and a number for each project:
+some will not be confirmed, and chance shares functions out between the splits."""
 SPLITS: tuple[Split, ...] = ("warm", "train", "held_out")
 
 Item = TypeVar("Item")
@@ -203,7 +204,7 @@ class _Factory:
         splits: tuple[Split, ...] = ("held_out",) if held_out else ("warm", "train")
         wanted = sum(self._plan.wanted[split] for split in splits)
         sharers = sum(other.split == project.split for other in self._plan.projects)
-        return math.ceil(SPARE * wanted / sharers)
+        return math.ceil(SPARE * wanted / sharers) + SPARE_MORE
 
     async def _screen_project(self, item: _Prepared, aim: int, stage: Stage) -> list[_Fault]:
         async with self._parsing:
@@ -244,6 +245,7 @@ class _Factory:
                 candidate.mutation.function.qualname,
                 oracle.offset,
                 oracle.offset + oracle.limit - 1,
+                candidate.mutation.line,
             )
             text = instruction(screened.test, screened.explanation, place)
             if self._size.instruction_fits(text):

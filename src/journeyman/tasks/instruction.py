@@ -10,12 +10,14 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 @dataclass(frozen=True)
 class Place:
-    """Where the fault is: lines are 1-based and inclusive."""
+    """Where the fault is, and which lines to look at: 1-based and inclusive."""
 
     path: str
     function: str
     first: int
     last: int
+    line: int | None = None
+    """The faulty line itself, where it is known."""
 
 
 def instruction(test: str, explanation: str, place: Place) -> str:
@@ -24,10 +26,11 @@ def instruction(test: str, explanation: str, place: Place) -> str:
     The path stands in double quotes because a call's arguments do: then its tokens are the same
     in both, and a small model copies names that it never saw in training.
     """
+    line = "" if place.line is None else f"line {place.line} of "
     return (
         f"The test `{test}` fails:\n{shorten(explanation)}\n"
-        f'The fault is in `{place.function}` in "{place.path}", '
-        f"lines {place.first}-{place.last} ({place.last - place.first + 1} lines)."
+        f'The fault is in {line}"{place.path}", in `{place.function}`. '
+        f"See lines {place.first}-{place.last} ({place.last - place.first + 1} lines)."
     )
 
 

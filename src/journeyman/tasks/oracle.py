@@ -1,8 +1,6 @@
 """The answer to a generated task: for replay, for checks, and for its size in tokens."""
 
-import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +34,17 @@ def read_oracle(task: Task) -> Oracle:
 
 
 def oracle_calls(task: Task) -> list[Call]:
-    """The tool calls that solve a task as a careful programmer does it.
+    """The tool calls that solve a task without knowing more than they were told.
 
     A line that stands several times in the file is tried first as it is: nothing in the lines
-    that were read says so, the tool does. One task in three shows a slip and how it is mended.
+    that were read says so, the tool does.
     """
     oracle = read_oracle(task)
     read, edit, submit = calls_of(oracle)
-    if "\n" in oracle.old_string:
-        return [
-            read,
-            _edit(oracle, _last_line(oracle.old_string), _last_line(oracle.new_string)),
-            edit,
-            submit,
-        ]
-    chance = hashlib.sha256(task.id.encode()).digest()
-    if chance[0] % 3:
+    if "\n" not in oracle.old_string:
         return [read, edit, submit]
-    broken = Path(task.directory) / "environment" / "broken" / oracle.path
-    old, new = slip(oracle, broken.read_text(encoding="utf-8"), chance[1])
-    return [read, _edit(oracle, old, new), edit, submit]
+    alone = _edit(oracle, _last_line(oracle.old_string), _last_line(oracle.new_string))
+    return [read, alone, edit, submit]
 
 
 def calls_of(oracle: Oracle) -> list[Call]:
@@ -67,29 +56,12 @@ def calls_of(oracle: Oracle) -> list[Call]:
     ]
 
 
-def slip(oracle: Oracle, broken: str, number: int) -> tuple[str, str]:
-    """(old, new) of an edit that will be refused: with a word of the old text left out, or with
-    the old text again as the new one. `number` chooses."""
-    words = list(re.finditer(r"\w+", oracle.old_string))
-    word = words[number // 2 % len(words)] if words else None
-    if word and number % 2:
-        without = oracle.old_string[: word.start()] + oracle.old_string[word.end() :]
-        if _bare(without) not in _bare(broken):
-            return without, oracle.new_string
-    return oracle.old_string, oracle.old_string
-
-
 def _edit(oracle: Oracle, old: str, new: str) -> Call:
     return "edit", {"file_path": oracle.path, "old_string": old, "new_string": new}
 
 
 def _last_line(text: str) -> str:
     return text.rsplit("\n", 1)[-1]
-
-
-def _bare(text: str) -> str:
-    """Without white space: an edit tolerates other indentation."""
-    return "".join(text.split())
 
 
 def edit_strings(broken: str, line: int, original: str, mutated: str) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 """The whole main job in small, in a process of its own: killed in the middle of a reinforcement
 step, resumed, and judged by what it leaves."""
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -192,3 +194,29 @@ def test_a_finished_run_resumed_again_only_repeats_its_summary(
     assert {k: repeated[k] for k in ("warm", "rl", "gain")} == {
         k: summary[k] for k in ("warm", "rl", "gain")
     }
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_killed_again_and_again_at_any_moment_it_loses_and_doubles_nothing(
+    tmp_path: Path, small_tasks: list[Task]
+) -> None:
+    run = Run(tmp_path, Path(small_tasks[0].directory).parent)
+    sets = [part for setting in run.settings for part in ("--set", setting)]
+    moments = random.Random(7)
+    arguments = sets
+    for _ in range(12):
+        process = run.start(*arguments)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=moments.uniform(4, 45))
+        kill(process)
+        if (run.root / "config.json").is_file():
+            arguments = ["--resume", str(run.root)]
+    last = run.start(*arguments)
+    last.communicate(timeout=900)
+    assert last.returncode == 0, run.errors()
+    ledger = Ledger(Store(run.url), "quickstart")
+    assert set(run.states()) <= {State.APPLIED, State.DROPPED}
+    prompts = ledger.leased_prompts(0)
+    assert len(prompts) == len(set(prompts))
+    assert ledger.audit(0, prompts).whole
