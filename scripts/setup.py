@@ -173,7 +173,7 @@ def tasks_steps(driver: str, tasks: str) -> list[Step]:
     full = Step(
         "tasks",
         "The coding tasks for training",
-        "20 min",
+        "15 min",
         (journeyman("tasks", "build", "--driver", driver),),
         # Not the whole package: the set that runs were measured on should not change with every
         # edit. `journeyman tasks build` makes it anew.
