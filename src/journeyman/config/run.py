@@ -39,9 +39,6 @@ class TasksConfig(Section):
     )
     train: Count = Field(300, description="Tasks for reinforcement, of the same projects.")
     held_out: Count = Field(128, description="Tasks of projects that are never trained on.")
-    max_lines: Annotated[int, Field(ge=0)] = Field(
-        0, description="Only tasks whose function has at most so many lines; 0 for all."
-    )
 
 
 class SandboxConfig(Section):

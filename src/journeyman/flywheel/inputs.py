@@ -7,7 +7,6 @@ from journeyman.config import RunConfig, home_dir
 from journeyman.controller.oracle import distinct
 from journeyman.controller.selection import check_splits, select
 from journeyman.tasks.harbor import load_tasks
-from journeyman.tasks.oracle import read_oracle
 from journeyman.types import Task, UserError
 
 
@@ -29,8 +28,6 @@ def choose_tasks(config: RunConfig) -> TaskSets:
     chosen = config.tasks
     tasks = distinct(load_tasks(task_set_dir(chosen.set)))
     check_splits(tasks)
-    if chosen.max_lines:
-        tasks = [task for task in tasks if read_oracle(task).limit <= chosen.max_lines]
     return TaskSets(
         warm=select(tasks, "warm", chosen.warm if config.warm_start.epochs else 0, config.seed),
         train=select(

@@ -22,7 +22,6 @@ SETTINGS = [
     "tasks.warm=4",
     "tasks.train=4",
     "tasks.held_out=4",
-    "tasks.max_lines=0",
     "warm_start.epochs=8",
     "warm_start.learning_rate=3e-4",
     "warm_start.episodes_per_step=4",
