@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from journeyman.tasks.instruction import Place, instruction
 from journeyman.tasks.journal import Journal, content_key
-from journeyman.tasks.oracle import edit_strings
+from journeyman.tasks.oracle import Oracle, edit_strings, oracle_calls, oracle_json
 from journeyman.tasks.projects import SMALL, Project, load_projects
 from journeyman.tasks.sdist import pack, unpack
 from journeyman.tasks.splitting import balanced, order_key, split_of
 from journeyman.tasks.survey import choose_tests, evaluate
-from journeyman.types import UserError
+from journeyman.types import Task, UserError
 
 # --- projects and their archives --------------------------------------------------------------
 
@@ -144,6 +144,19 @@ def test_the_edit_is_the_whole_line_with_lines_before_it_where_needed() -> None:
     found = edit_strings("a\n    b < 2\nc", 2, "    b <= 2", "    b < 2")
     assert found == ("    b < 2", "    b <= 2")
     assert edit_strings("q\n  r\n  r", 3, "  s", "  r") == ("  r\n  r", "  r\n  s")
+
+
+def test_a_line_that_stands_twice_is_tried_alone_before_its_context_is_given(
+    tmp_path: Path,
+) -> None:
+    oracle = Oracle(path="a.py", offset=1, limit=3, old_string="  q\n  r", new_string="  q\n  s")
+    (tmp_path / "solution").mkdir()
+    (tmp_path / "solution" / "oracle.json").write_text(oracle_json(oracle))
+    task = Task(id="t", instruction="", directory=str(tmp_path), split="warm", digest="")
+    calls = oracle_calls(task)
+    assert [name for name, _ in calls] == ["read", "edit", "edit", "submit"]
+    edits = [(given["old_string"], given["new_string"]) for _, given in calls[1:3]]
+    assert edits == [("  r", "  s"), ("  q\n  r", "  q\n  s")]
 
 
 def test_the_instruction_names_test_failure_and_place() -> None:
