@@ -136,7 +136,7 @@ def asset_steps(driver: str, tasks: str) -> list[Step]:
             (sandbox,),
             inputs=("src/journeyman/sandbox/guest", "src/journeyman/sandbox/node"),
             products=(HOME / "rootfs", HOME / "build"),
-            programs=("bwrap", "g++", *(("runsc",) if driver == "gvisor" else ())),
+            programs=("bwrap", "g++", "rg", *(("runsc",) if driver == "gvisor" else ())),
         ),
         Step(
             "kernels",

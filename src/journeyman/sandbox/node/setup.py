@@ -25,8 +25,9 @@ PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "musl-gcc": "musl-tools",
     "g++": "g++",
+    "rg": "ripgrep",
 }
-"""Program → Debian package that brings it."""
+"""Program → Debian package that brings it. ripgrep is for tests of `grep` outside a sandbox."""
 _NOT_NEEDED_BY: dict[str, frozenset[str]] = {
     "gvisor": frozenset(),
     "bubblewrap": frozenset({"runsc"}),
