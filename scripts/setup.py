@@ -44,7 +44,9 @@ class Step:
         return self.stamps / self.name
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(repr(self.commands).encode())
+        # Python by its version: the same one under another path is no reason to start anew.
+        commands = repr(self.commands).replace(sys.executable, sys.version)
+        digest = hashlib.sha256(commands.encode())
         for path in sorted(_files(self.inputs)):
             digest.update(str(path.relative_to(ROOT)).encode())
             digest.update(path.read_bytes())
