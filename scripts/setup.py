@@ -175,7 +175,7 @@ def tasks_steps(driver: str, tasks: str) -> list[Step]:
     full = Step(
         "tasks",
         "The coding tasks for training",
-        "15 min",
+        "20 min",
         (journeyman("tasks", "build", "--driver", driver),),
         # Not the whole package: the set that runs were measured on should not change with every
         # edit. `journeyman tasks build` makes it anew.
