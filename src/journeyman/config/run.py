@@ -121,6 +121,12 @@ class ReinforcementConfig(Section):
     normalise_std: bool = Field(
         False, description="Divide advantages by the group's standard deviation (GRPO)."
     )
+    negative_weight: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="Factor on advantages below 0; with 0 only the better episodes teach."
+    )
+    updates_per_step: Count = Field(
+        1, description="Optimiser updates of one step, each on a share of its groups."
+    )
     format_reward: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="Added for an episode whose calls were all valid and that submitted."
     )
@@ -136,6 +142,11 @@ class ReinforcementConfig(Section):
         elif self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} never ends within steps = {self.steps}"
+            )
+        if self.updates_per_step > self.groups_per_step:
+            raise ValueError(
+                f"updates_per_step = {self.updates_per_step} is more than "
+                f"groups_per_step = {self.groups_per_step}: an update takes whole groups"
             )
         return self
 

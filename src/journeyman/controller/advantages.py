@@ -44,12 +44,17 @@ def reward(episode: Episode, format_reward: float) -> float | None:
     return episode.verdict.reward + (format_reward if well_formed(episode) else 0.0)
 
 
-def outcome(group: Group, *, format_reward: float, normalise_std: bool) -> GroupOutcome:
+def outcome(
+    group: Group, *, format_reward: float, normalise_std: bool, negative_weight: float
+) -> GroupOutcome:
     """Advantage = reward − mean of the group (Shao et al. 2024, GRPO).
 
     Dividing by the standard deviation is off by default: it weighs nearly solved and nearly
-    hopeless prompts up (Liu et al. 2025, "Dr. GRPO"). A group whose rewards are all equal teaches
-    nothing and is dropped, by name.
+    hopeless prompts up (Liu et al. 2025, "Dr. GRPO"). Advantages below 0 are multiplied by
+    `negative_weight`: pushing down what was sampled has no end it tends to, as pushing up has, and
+    spoils a small policy at learning rates that it otherwise bears (Zhu et al. 2025, arXiv
+    2506.01347, take the two halves apart). A group whose rewards are all equal teaches nothing and
+    is dropped, by name; an episode whose advantage is 0 is left out.
     """
     scored = [(e, r) for e in group.episodes if (r := reward(e, format_reward)) is not None]
     rewards = tuple(r for _, r in scored)
@@ -59,11 +64,12 @@ def outcome(group: Group, *, format_reward: float, normalise_std: bool) -> Group
     if max(rewards) == min(rewards):
         return GroupOutcome(rewards=rewards, null_rewards=null_rewards, dropped="equal_rewards")
     mean, scale = fmean(rewards), pstdev(rewards) if normalise_std else 1.0
+    weighed = [(e, (r - mean) / scale * (1.0 if r > mean else negative_weight)) for e, r in scored]
     samples = tuple(
-        Sample(episode=e.id, group=group.id, stream=stream, advantage=(r - mean) / scale)
-        for e, r in scored
+        Sample(episode=e.id, group=group.id, stream=stream, advantage=advantage)
+        for e, advantage in weighed
         for stream in e.streams
-        if any(stream.loss_mask)
+        if advantage and any(stream.loss_mask)
     )
     return GroupOutcome(samples=samples, rewards=rewards, null_rewards=null_rewards)
 

@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from journeyman.controller.actors import failures_named
+from journeyman.controller.minibatches import mean_metrics, minibatches
 from journeyman.types import Batch, PolicyVersion
 
 
 class RayLearner:
-    """Every call ends when the actors have done it. One loss per learner object."""
+    """Every call ends when the actors have done it. One loss per learner object; a step is
+    `updates` optimiser updates, each on a share of the batch's groups."""
 
-    def __init__(self, trainer: Any, engine: Any, loss: str) -> None:
+    def __init__(self, trainer: Any, engine: Any, loss: str, *, updates: int = 1) -> None:
         self._trainer = trainer
         self._engine = engine
         self._loss = loss
+        self._updates = updates
 
     async def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         with failures_named("the trainer"):
-            metrics = await self._trainer.step.remote(batch, self._loss, learning_rate)
-        figures = metrics.model_dump(exclude_none=True)
-        return {f"train_{name}": float(value) for name, value in figures.items()}
+            metrics = [
+                await self._trainer.step.remote(part, self._loss, learning_rate)
+                for part in minibatches(batch, self._updates)
+            ]
+        return {f"train_{name}": value for name, value in mean_metrics(metrics).items()}
 
     async def publish(self) -> PolicyVersion:
         """The weights pass through Ray's object store; the engine checks their digest."""

@@ -116,6 +116,7 @@ class Reinforcement:
                 group,
                 format_reward=self._config.format_reward,
                 normalise_std=self._config.normalise_std,
+                negative_weight=self._config.negative_weight,
             )
             if result.dropped:
                 await asyncio.to_thread(self._ledger.dropped, lease, result.dropped)

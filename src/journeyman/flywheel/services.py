@@ -34,7 +34,8 @@ class Services:
 
     def learner(self, loss: str) -> RayLearner:
         """The trainer stepping on that loss, with the engine it publishes to."""
-        return RayLearner(self.trainer, self.engine, loss)
+        updates = self.config.reinforcement.updates_per_step if loss == "policy" else 1
+        return RayLearner(self.trainer, self.engine, loss, updates=updates)
 
     def open_arena(self, sampler: Sampler) -> AbstractAsyncContextManager[Arena]:
         """The same server and sandboxes with another sampler."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from journeyman.controller.advantages import Group, outcome
+from journeyman.controller.advantages import Group, GroupOutcome, outcome
 from journeyman.types import (
     Episode,
     Failure,
@@ -32,9 +32,18 @@ def episode(name: str, reward: float | None, **changes: object) -> Episode:
     return Episode.model_validate(values | changes)
 
 
-def judge(*episodes: Episode, format_reward: float = 0.0, normalise_std: bool = False):  # type: ignore[no-untyped-def]
-    group = Group(id="g", episodes=episodes)
-    return outcome(group, format_reward=format_reward, normalise_std=normalise_std)
+def judge(
+    *episodes: Episode,
+    format_reward: float = 0.0,
+    normalise_std: bool = False,
+    negative_weight: float = 1.0,
+) -> GroupOutcome:
+    return outcome(
+        Group(id="g", episodes=episodes),
+        format_reward=format_reward,
+        normalise_std=normalise_std,
+        negative_weight=negative_weight,
+    )
 
 
 def test_advantage_is_reward_minus_the_groups_mean() -> None:
@@ -46,6 +55,20 @@ def test_advantage_is_reward_minus_the_groups_mean() -> None:
 def test_division_by_the_standard_deviation_is_a_choice() -> None:
     result = judge(episode("a", 1.0), episode("b", 0.0), normalise_std=True)
     assert [s.advantage for s in result.samples] == [1.0, -1.0]
+
+
+def test_what_did_worse_than_the_group_can_weigh_less_or_be_left_out() -> None:
+    episodes = [episode(str(i), float(i == 0)) for i in range(4)]
+    half = judge(*episodes, negative_weight=0.5)
+    assert [s.advantage for s in half.samples] == [0.75, -0.125, -0.125, -0.125]
+    none = judge(*episodes, negative_weight=0.0)
+    assert [(s.episode, s.advantage) for s in none.samples] == [("0", 0.75)]
+    assert none.rewards == half.rewards
+
+
+def test_an_episode_as_good_as_the_groups_mean_is_not_trained_on() -> None:
+    result = judge(episode("a", 1.0), episode("b", 0.5), episode("c", 0.0))
+    assert [s.episode for s in result.samples] == ["a", "c"]
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
