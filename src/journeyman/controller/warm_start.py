@@ -17,11 +17,12 @@ from journeyman.types import (
 def supervised_batches(
     episodes: Sequence[Episode], *, epochs: int, episodes_per_step: int, seed: int
 ) -> list[Batch]:
-    """All steps of a warm start, in order; each epoch is shuffled on its own.
+    """All steps of a warm start, in order; each epoch is shuffled on its own, the same way in
+    every run of that seed.
 
     Only episodes that the agent submitted count: one whose replay stumbled teaches stumbling.
     """
-    usable = sorted((e for e in episodes if _clean(e)), key=lambda e: e.id)
+    usable = sorted((e for e in episodes if _clean(e)), key=lambda e: (e.task, e.id))
     if not usable:
         raise UserError(
             "no oracle episode could be replayed to its end",
@@ -38,11 +39,12 @@ def supervised_batches(
 
 
 def schedule(step: int, steps: int, peak: float) -> float:
-    """Linear warm-up over the first tenth of the steps, then linear decay to a tenth of `peak`."""
+    """Linear warm-up over the first tenth of the steps, then linear decay towards 0, which the
+    step after the last would have: what small batches leave of noise settles in the last steps."""
     warmup = max(1, steps // 10)
     if step <= warmup:
         return peak * step / warmup
-    return peak * (1.0 - 0.9 * (step - warmup) / max(1, steps - warmup))
+    return peak * (steps + 1 - step) / (steps + 1 - warmup)
 
 
 def _clean(episode: Episode) -> bool:

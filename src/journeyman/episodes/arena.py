@@ -117,7 +117,7 @@ class Arena:
             "act": acted - forked,
             "grade": time.time() - acted,
         }
-        return episode.model_copy(update={"timings_s": timings})
+        return episode.model_copy(update={"timings_s": timings, "index": attempt.index})
 
     def _budget(self, task: Task) -> Budget:
         """The tighter of the task's budget and the run's."""
@@ -135,6 +135,7 @@ def _failed(task: Task, attempt: Attempt, failure: Failure, started: float) -> E
         task=task.id,
         group=attempt.group,
         kind=attempt.kind,
+        index=attempt.index,
         prompt=(),
         turns=(),
         streams=(),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from journeyman.config import RunConfig
@@ -13,6 +13,7 @@ from journeyman.controller.prompts import PromptOrder
 from journeyman.controller.reinforcement import Reinforcement
 from journeyman.episodes import Arena, Attempt
 from journeyman.evaluation import Evaluation, evaluate
+from journeyman.evaluation.report.data import GREEDY
 from journeyman.flywheel.directory import RunDirectory, Stopwatch
 from journeyman.flywheel.inputs import TaskSets
 from journeyman.flywheel.services import Services
@@ -20,7 +21,7 @@ from journeyman.flywheel.summary import summarise
 from journeyman.flywheel.supervised import Supervised
 from journeyman.observe import Progress
 from journeyman.store import Ledger
-from journeyman.types import Episode, Task
+from journeyman.types import Episode, FailureKind, Task
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Job:
     async def _plateau(self) -> None:
         """Epoch after epoch, each with the whole schedule, until one is no better on the held-out
         tasks than the best before it. Choosing by held-out tasks flatters this control."""
-        best, best_state = self.evaluations["warm"], self._directory.training / "warm"
+        best = "warm"
         episodes = await self._oracle_episodes()
         for epochs in range(1, self._config.controls.plateau_epochs + 1):
             phase = f"plateau-{epochs}"
@@ -110,16 +111,19 @@ class Job:
             if state.is_dir():
                 await self._supervised.load(state)
             else:
-                await self._supervised.train(episodes, 1)
+                with self._stopwatch.running("plateau"):
+                    await self._supervised.train(episodes, 1)
                 await self._supervised.save(state)
             await self._services.learner("supervised").publish()
             found = await self.evaluate(phase)
-            if found.solved <= best.solved:
+            if found.solved <= self.evaluations[best].solved:
                 break
-            best, best_state = found, state
-        self.evaluations["plateau"] = best
-        self._keep("plateau", 0, best)
-        await self._supervised.load(best_state)
+            best = phase
+        for suffix in ("", GREEDY):
+            if best + suffix in self.evaluations:
+                self.evaluations["plateau" + suffix] = self.evaluations[best + suffix]
+                self._keep("plateau" + suffix, 0, self.evaluations[best + suffix])
+        await self._supervised.load(self._directory.training / best)
         await self._services.learner("supervised").publish()
 
     async def _continued_control(self) -> None:
@@ -129,7 +133,8 @@ class Job:
             await self._supervised.load(plateau)
             episodes = await self._oracle_episodes()
             seconds = self._stopwatch.seconds["reinforcement"]
-            await self._supervised.continue_for(episodes, seconds)
+            with self._stopwatch.running("sft_control"):
+                await self._supervised.continue_for(episodes, seconds)
             await self._services.learner("supervised").publish()
         await self.evaluate("sft_control")
 
@@ -138,7 +143,9 @@ class Job:
         marker = self._directory.root / "replayed"
         name = self._directory.name
         if not marker.is_file():
-            await self._supervised.replay(self._tasks.warm)
+            kept = await asyncio.to_thread(self._kept, "oracle", self._tasks.warm)
+            missing = [task for task in self._tasks.warm if (task.id, 0) not in kept]
+            await self._supervised.replay(missing)
             self._directory.write("replayed", "")
         return await asyncio.to_thread(
             lambda: list(self._services.store.episodes(run=name, kind="oracle"))
@@ -152,7 +159,7 @@ class Job:
         config = self._config.evaluation
         done = await self._evaluate(name, step, config.samples, 1.0)
         if config.greedy and name != "during":
-            await self._evaluate(f"{name}_greedy", step, 1, 0.0)
+            await self._evaluate(name + GREEDY, step, 1, 0.0)
         return done
 
     async def _evaluate(self, name: str, step: int, samples: int, temperature: float) -> Evaluation:
@@ -160,12 +167,15 @@ class Job:
         if done is None:
             total = len(self._tasks.held_out) * samples
             phase = f"{name}-{step}"
+            kept = await asyncio.to_thread(self._kept, phase, self._tasks.held_out)
             with (
                 self._progress.stage(f"evaluate {name}", total, "episodes") as stage,
                 self._stopwatch.running(f"evaluate_{name}"),
             ):
 
                 async def attempt(task: Task, index: int) -> Episode:
+                    if (task.id, index) in kept:
+                        return kept[task.id, index]
                     arena = self._services.arena
                     return await self._attempt(arena, "held_out", phase, task, index, temperature)
 
@@ -181,6 +191,21 @@ class Job:
         self.evaluations[name] = done
         return done
 
+    def _kept(self, phase: str, tasks: Sequence[Task]) -> dict[tuple[str, int], Episode]:
+        """Episodes by task and index of a phase that was broken off. The same attempt from the
+        same weights samples the same tokens: they stand, but for those that a machine's failure
+        ended."""
+        store, run = self._services.store, self._directory.name
+        return {
+            (task.id, episode.index): episode
+            for task in tasks
+            for episode in store.episodes(run=run, group=self._group(phase, task))
+            if episode.failure is None or episode.failure.kind != FailureKind.INFRA
+        }
+
+    def _group(self, phase: str, task: Task) -> str:
+        return f"{self._directory.name}/{phase}/{task.id}"
+
     def _keep(self, name: str, step: int, done: Evaluation) -> None:
         self._services.store.save_evaluation(self._directory.name, name, step, done)
         self._done[name, step] = done
@@ -194,7 +219,7 @@ class Job:
         index: int = 0,
         temperature: float = 1.0,
     ) -> Episode:
-        group = f"{self._directory.name}/{phase}/{task.id}"
+        group = self._group(phase, task)
         this = Attempt(kind=kind, group=group, index=index, temperature=temperature)
         episode = await arena.attempt(task, this, grade=kind != "oracle")
         await asyncio.to_thread(self._services.store.save_episode, episode, self._directory.name)

@@ -3,6 +3,10 @@
 from typing import Any
 
 from journeyman.evaluation import Evaluation, gain, pass_at_k
+from journeyman.evaluation.report.data import GREEDY
+
+TRAINING = ("warm_start", "plateau", "reinforcement")
+"""The phases whose seconds count as training: what made the policy that `rl` measures."""
 
 
 def numbers(evaluation: Evaluation) -> dict[str, Any]:
@@ -13,8 +17,13 @@ def numbers(evaluation: Evaluation) -> dict[str, Any]:
 def summarise(
     evaluations: dict[str, Evaluation], seconds: dict[str, float], run: str, *, pass_at: int
 ) -> dict[str, Any]:
-    """One object: every evaluation by name, and the gain of `rl` over `warm` where both are."""
-    summary: dict[str, Any] = {name: numbers(value) for name, value in evaluations.items()}
+    """One object: every evaluation by name, greedy ones below `greedy`, and the gain of `rl` over
+    `warm` where both are."""
+    summary: dict[str, Any] = {}
+    for name, value in evaluations.items():
+        phase = name.removesuffix(GREEDY)
+        place = summary if phase == name else summary.setdefault("greedy", {})
+        place[phase] = numbers(value)
     if "warm" in evaluations and "rl" in evaluations:
         change = gain(evaluations["rl"], evaluations["warm"])
         summary |= {"gain": change.value, "gain_low": change.low, "gain_high": change.high}
@@ -28,5 +37,5 @@ def summarise(
             for name, value in evaluations.items()
             if value.tasks and len(value.tasks[0].samples) >= pass_at
         }
-    training = seconds.get("warm_start", 0.0) + seconds.get("reinforcement", 0.0)
+    training = sum(seconds.get(phase, 0.0) for phase in TRAINING)
     return summary | {"seconds": round(training, 1), "seconds_by_phase": seconds, "run": run}

@@ -65,7 +65,7 @@ class Supervised:
                 stage.advance()
 
     async def continue_for(self, episodes: Sequence[Episode], seconds: float) -> None:
-        """Epoch after epoch at the schedule's lowest rate, for so much wall time."""
+        """Epoch after epoch at a tenth of the schedule's peak, for so much wall time."""
         rate = 0.1 * self._config.learning_rate
         deadline = time.monotonic() + seconds
         with self._progress.stage("supervised control", round(seconds), "seconds") as stage:

@@ -42,6 +42,8 @@ class Episode(Value):
     group: str
     kind: str
     """train, held_out, oracle or session."""
+    index: int = 0
+    """Number of the attempt among those of its task in its group."""
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...]
     streams: tuple[TokenStream, ...]

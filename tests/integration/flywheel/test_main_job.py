@@ -9,42 +9,60 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journeyman.store import Ledger, State, Store
-from journeyman.types import Task
+from journeyman.types import FailureKind, Task
 
 SETTINGS = [
     "tasks.warm=4",
-    "tasks.train=4",
     "tasks.held_out=4",
-    "warm_start.epochs=8",
     "warm_start.learning_rate=3e-4",
     "warm_start.episodes_per_step=4",
+    "evaluation.base=false",
+    "agent.reply_tokens=96",
+]
+LEARNING = [
+    "tasks.train=4",
+    "warm_start.epochs=8",
     # Few steps teach a small model form before substance: the format term makes rewards differ.
     "reinforcement.format_reward=0.25",
     "reinforcement.steps=3",
     "reinforcement.groups_per_step=2",
     "reinforcement.group_size=4",
+    "reinforcement.updates_per_step=2",
     "reinforcement.checkpoint_every=2",
     "evaluation.samples=1",
-    "evaluation.base=false",
-    "agent.reply_tokens=96",
+]
+ONE_STEP = [
+    *(s for s in LEARNING if not s.startswith(("reinforcement.steps", "evaluation."))),
+    "reinforcement.steps=1",
+    "evaluation.samples=4",
+]
+WITH_CONTROLS = [
+    *(s for s in ONE_STEP if not s.startswith("evaluation.")),
+    "evaluation.samples=2",
+    "evaluation.greedy=true",
+    "evaluation.pass_at=2",
+    "controls.plateau=true",
+    "controls.plateau_epochs=1",
+    "controls.continued=true",
 ]
 
 
 class Run:
     """One run of the main job; its process may die, its folder and store stay."""
 
-    def __init__(self, folder: Path, tasks: Path) -> None:
+    def __init__(self, folder: Path, tasks: Path, settings: Sequence[str] = LEARNING) -> None:
         self.folder = folder
         self.root = folder / "runs" / "quickstart"
         self.url = f"sqlite:///{folder / 'store.db'}"
-        self.settings = [*SETTINGS, f"tasks.set={tasks}", f"store.url={self.url}"]
+        self.settings = [*SETTINGS, *settings, f"tasks.set={tasks}", f"store.url={self.url}"]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         with (self.folder / "stderr").open("a") as errors:
@@ -193,6 +211,72 @@ def test_a_finished_run_resumed_again_only_repeats_its_summary(
     assert {k: repeated[k] for k in ("warm", "rl", "gain")} == {
         k: summary[k] for k in ("warm", "rl", "gain")
     }
+
+
+def test_no_attempt_was_made_twice(finished: tuple[Run, dict[str, Any]]) -> None:
+    attempts = attempts_made(finished[0])
+    assert len(attempts) == len(set(attempts))
+    by_kind = Counter(kind for kind, _, _ in attempts)
+    assert by_kind["oracle"] == 4
+    assert by_kind["held_out"] == 8
+
+
+def attempts_made(run: Run) -> list[tuple[str, str, int]]:
+    """Kind, group and index of every episode in the store that no machine's failure ended."""
+    return [
+        (episode.kind, episode.group, episode.index)
+        for episode in Store(run.url).episodes(run="quickstart")
+        if episode.failure is None or episode.failure.kind != FailureKind.INFRA
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_killed_while_it_replays_or_evaluates_it_keeps_what_was_done(
+    tmp_path: Path, small_tasks: list[Task]
+) -> None:
+    run = Run(tmp_path, Path(small_tasks[0].directory).parent, ONE_STEP)
+    arguments = [part for setting in run.settings for part in ("--set", setting)]
+    for enough in (1, 4 + 6):  # while it replays four, then while it evaluates sixteen
+        process = run.start(*arguments)
+        deadline = time.monotonic() + 200
+        while not run.root.is_dir() or len(attempts_made(run)) < enough:
+            assert process.poll() is None, run.errors()
+            assert time.monotonic() < deadline, run.errors()
+            time.sleep(0.1)
+        kill(process)
+        arguments = ["--resume", str(run.root)]
+    before = {episode.id for episode in Store(run.url).episodes(run="quickstart")}
+    last = run.start(*arguments)
+    output, _ = last.communicate(timeout=200)
+    assert last.returncode == 0, run.errors()
+    summary = json.loads(output.splitlines()[-1])
+    assert summary["warm"]["episodes"] == summary["rl"]["episodes"] == 16
+    attempts = attempts_made(run)
+    assert len(attempts) == len(set(attempts))
+    by_kind = Counter(kind for kind, _, _ in attempts)
+    assert (by_kind["oracle"], by_kind["held_out"]) == (4, 32)
+    after = {episode.id for episode in Store(run.url).episodes(run="quickstart")}
+    assert before <= after
+
+
+@pytest.mark.timeout(600)
+def test_the_long_form_measures_its_controls_in_every_way(
+    tmp_path: Path, small_tasks: list[Task]
+) -> None:
+    run = Run(tmp_path, Path(small_tasks[0].directory).parent, WITH_CONTROLS)
+    process = run.start(*(part for setting in run.settings for part in ("--set", setting)))
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, run.errors()
+    summary = json.loads(output.splitlines()[-1])
+    for phase in ("warm", "plateau", "rl", "sft_control"):
+        assert summary[phase]["episodes"] == 8
+        assert summary["greedy"][phase]["episodes"] == 4
+        assert summary["pass_at_2"][phase]["value"] >= summary[phase]["solved"]
+    for control in ("plateau", "sft_control"):
+        over = summary[f"gain_over_{control}"]
+        assert over["value"] == summary["rl"]["solved"] - summary[control]["solved"]
+    spent = summary["seconds_by_phase"]
+    assert spent["sft_control"] == pytest.approx(spent["reinforcement"], abs=10)
 
 
 @pytest.mark.soak

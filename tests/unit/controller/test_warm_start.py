@@ -1,6 +1,8 @@
 """What the warm start learns from."""
 
-from journeyman.controller.warm_start import supervised_batches
+from itertools import pairwise
+
+from journeyman.controller.warm_start import schedule, supervised_batches
 from journeyman.types import Episode, Message, StopReason, TokenStream, Turn
 
 
@@ -52,3 +54,28 @@ def test_without_refusals_every_reply_is_learned() -> None:
 def test_an_episode_that_did_not_end_well_teaches_nothing() -> None:
     good = episode("submitted")
     assert masks(episode("submitted", stop=StopReason.TURNS), good) == [good.streams[0].loss_mask]
+
+
+def test_the_order_is_the_seeds_whatever_ids_the_replay_gave() -> None:
+    def order(names: dict[str, str], seed: int) -> list[str]:
+        given = [
+            episode("submitted").model_copy(update={"id": i, "task": t}) for t, i in names.items()
+        ]
+        batches = supervised_batches(given, epochs=2, episodes_per_step=1, seed=seed)
+        tasks = {name: task for task, name in names.items()}
+        return [tasks[sample.episode] for batch in batches for sample in batch.samples]
+
+    tasks = [f"task-{n}" for n in range(9)]
+    first = order({task: f"a{n}" for n, task in enumerate(tasks)}, 0)
+    again = order({task: f"z{9 - n}" for n, task in enumerate(tasks)}, 0)
+    assert first == again
+    assert first[:9] != first[9:]
+    assert order({task: task for task in tasks}, 1) != first
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_towards_zero() -> None:
+    rates = [schedule(step, 20, 1.0) for step in range(1, 21)]
+    assert rates[:2] == [0.5, 1.0]
+    assert all(before > after for before, after in pairwise(rates[1:]))
+    assert 0 < rates[-1] < 0.1
+    assert schedule(1, 1, 1.0) == 1.0

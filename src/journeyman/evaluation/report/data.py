@@ -29,7 +29,8 @@ TITLES = {
 }
 """The evaluations that a run is told by, in the order shown; any other comes after them."""
 
-_GREEDY = "_greedy"
+GREEDY = "_greedy"
+"""Ends the name of an evaluation at temperature 0."""
 _PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/\s]*@")
 
 
@@ -131,25 +132,25 @@ def _results(
     order = list(TITLES)
 
     def place(entry: tuple[str, int, Evaluation]) -> tuple[bool, int, str, int]:
-        name = entry[0].removesuffix(_GREEDY)
+        name = entry[0].removesuffix(GREEDY)
         known = order.index(name) if name in order else len(order)
-        return entry[0].endswith(_GREEDY), known, name, entry[1]
+        return entry[0].endswith(GREEDY), known, name, entry[1]
 
     return tuple(_result(*entry, rl) for entry in sorted(stored, key=place))
 
 
 def _result(name: str, step: int, evaluation: Evaluation, rl: Evaluation | None) -> Result:
-    plain = name.removesuffix(_GREEDY)
+    plain = name.removesuffix(GREEDY)
     title = TITLES.get(plain, plain.replace("_", " "))
     comparable = (
         rl is not None
         and name != "rl"
-        and not name.endswith(_GREEDY)
+        and not name.endswith(GREEDY)
         and [task.task for task in rl.tasks] == [task.task for task in evaluation.tasks]
     )
     return Result(
         name=name,
-        title=f"{title}, greedy" if name.endswith(_GREEDY) else title,
+        title=f"{title}, greedy" if name.endswith(GREEDY) else title,
         step=step,
         rl_gain=gain(rl, evaluation) if comparable and rl is not None else None,
         **evaluation.summary(),
