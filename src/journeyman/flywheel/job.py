@@ -238,7 +238,8 @@ class Job:
         learner = self._services.learner("policy")
         if not start.is_dir():
             await learner.save(start)
-        with self._progress.stage("reinforce", config.steps, "steps") as stage:
+        left_s = config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0)
+        with self._progress.stage("reinforce", config.steps, limit_s=left_s) as stage:
 
             async def on_step(step: int, figures: dict[str, float]) -> None:
                 stage.advance(step - stage.done)
@@ -251,9 +252,14 @@ class Job:
                 if every and step % every == 0 and step < config.steps:
                     await self.evaluate("during", step)
 
-            return await self._loop(on_step).run()
+            steps = await self._loop(left_s, on_step).run()
+            if steps < config.steps:
+                stage.note(f"ended by reinforcement.max_s = {config.max_s:.0f}")
+            return steps
 
-    def _loop(self, on_step: Callable[[int, dict[str, float]], Awaitable[None]]) -> Reinforcement:
+    def _loop(
+        self, left_s: float, on_step: Callable[[int, dict[str, float]], Awaitable[None]]
+    ) -> Reinforcement:
         config = self._config.reinforcement
         ledger = Ledger(self._services.store, self._directory.name)
 
@@ -271,7 +277,7 @@ class Job:
             learner=self._services.learner("policy"),
             checkpoints=Checkpoints(self._directory.training, config.checkpoint_every),
             timer=self._services.timer,
-            remaining_s=config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0),
+            remaining_s=left_s,
             on_step=on_step,
         )
 

@@ -12,12 +12,14 @@ from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from journeyman.observe.console import console as shared_console
 
@@ -25,10 +27,18 @@ from journeyman.observe.console import console as shared_console
 class Stage:
     """One stage of work. `advance` and `note` may be called from any thread."""
 
-    def __init__(self, name: str, total: int, unit: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        unit: str,
+        clock: Callable[[], float],
+        limit_s: float | None = None,
+    ) -> None:
         self.name = name
         self.total = total
         self.unit = unit
+        self.limit_s = limit_s
         self.done = 0
         self.latest_note = ""
         self.watch: Callable[[Stage], None] | None = None
@@ -53,10 +63,13 @@ class Stage:
 
     @property
     def remaining_s(self) -> float | None:
-        """At the mean pace so far; None before the first unit is done."""
+        """At the mean pace so far, and at most what is left of `limit_s`; None before the first
+        unit is done and where there is no limit."""
+        within = None if self.limit_s is None else max(0.0, self.limit_s - self.elapsed_s)
         if self.done <= 0:
-            return None
-        return self.elapsed_s * max(0, self.total - self.done) / self.done
+            return within
+        estimate = self.elapsed_s * max(0, self.total - self.done) / self.done
+        return estimate if within is None else min(estimate, within)
 
     def line(self) -> str:
         """For instance: `held-out: 120/256 episodes (47%), 0:31 gone, about 0:35 left · 21%`."""
@@ -71,6 +84,15 @@ class Stage:
     def _changed(self) -> None:
         if self.watch is not None:
             self.watch(self)
+
+
+class _TimeLeft(ProgressColumn):
+    """The stage's own estimate: rich's forgets what is older than its window, and with it steps
+    of a minute, and knows no limit."""
+
+    def render(self, task: Task) -> Text:
+        remaining: float | None = task.fields["stage"].remaining_s
+        return Text("–" if remaining is None else _clock_text(remaining))
 
 
 class Progress:
@@ -106,11 +128,9 @@ class Progress:
                 TextColumn("{task.fields[unit]}"),
                 TimeElapsedColumn(),
                 TextColumn("left"),
-                TimeRemainingColumn(),
+                _TimeLeft(),
                 TextColumn("[dim]{task.fields[note]}"),
                 console=self._console,
-                # The default forgets what is older than 30 s, and with it steps of a minute.
-                speed_estimate_period=3600.0,
             )
             self._bars.start()
         else:
@@ -134,9 +154,11 @@ class Progress:
             self._ticker = None
 
     @contextmanager
-    def stage(self, name: str, total: int, unit: str = "steps") -> Iterator[Stage]:
-        """`total` units of work are to be done in this block."""
-        stage = Stage(name, total, unit, self._clock)
+    def stage(
+        self, name: str, total: int, unit: str = "steps", *, limit_s: float | None = None
+    ) -> Iterator[Stage]:
+        """`total` units of work are to be done in this block, or what fits into `limit_s`."""
+        stage = Stage(name, total, unit, self._clock, limit_s)
         bar = self._add_bar(stage)
         self._stages.append(stage)
         try:
@@ -150,7 +172,9 @@ class Progress:
         bars = self._bars
         if bars is None:
             return None
-        bar = bars.add_task(escape(stage.name), total=stage.total, unit=stage.unit, note="")
+        bar = bars.add_task(
+            escape(stage.name), total=stage.total, unit=stage.unit, note="", stage=stage
+        )
 
         def watch(changed: Stage) -> None:
             bars.update(bar, completed=changed.done, note=escape(changed.latest_note))

@@ -7,6 +7,7 @@ the reward 0 with a flag that says why.
 
 import ast
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -125,7 +126,9 @@ def code_flags(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Itera
 def _names(source: bytes) -> Counter[str]:
     """How often each name is used, in whatever role, short strings included."""
     try:
-        tree = ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the agent's code, not about ours
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return Counter()
     found: Counter[str] = Counter()

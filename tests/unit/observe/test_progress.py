@@ -33,6 +33,20 @@ def test_a_line_tells_pace_and_estimate() -> None:
         assert stage.line().startswith("held-out: 256/256 episodes (100%), 1:01:01 gone ·")
 
 
+def test_a_stage_with_a_limit_promises_no_more_than_the_limit() -> None:
+    clock = Clock()
+    progress = Progress(Console(file=io.StringIO(), force_terminal=False), clock=clock)
+    with progress, progress.stage("reinforce", 20, limit_s=600.0) as stage:
+        assert stage.line() == "reinforce: 0/20 steps (0%), 0:00 gone, about 10:00 left"
+        clock.now = 60.0
+        stage.advance()
+        assert stage.line().endswith("1:00 gone, about 9:00 left")
+        stage.advance(9)
+        assert stage.line().endswith("1:00 gone, about 1:00 left")
+        clock.now = 700.0
+        assert stage.line().endswith("11:40 gone, about 0:00 left")
+
+
 def test_plain_lines_come_by_time_even_without_advance() -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=False, width=200)

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 
 from journeyman.tasks.gates import code_flags, is_protected, is_residue, protected_flags
@@ -100,6 +102,14 @@ def test_repairs_are_not() -> None:
     }
     after = {name: text.replace(b"<", b"is") + b"y = __name__\n" for name, text in before.items()}
     assert not list(code_flags(before, after))
+
+
+@pytest.mark.parametrize("odd", [b"x = 1or 2\n", b"x = '\\d'\n", b"x = 0x1for x in y\n"])
+def test_what_python_finds_odd_in_the_agents_code_warns_nobody_here(odd: bytes) -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert list(code_flags({}, {"a.py": odd})) == []
+    assert heard == []
 
 
 def test_code_that_does_not_parse_is_left_to_the_tests() -> None:
