@@ -37,7 +37,11 @@ class TasksConfig(Section):
     warm: Annotated[int, Field(ge=0)] = Field(
         400, description="Tasks whose oracle patches are replayed for the warm start."
     )
-    train: Count = Field(300, description="Tasks for reinforcement, of the same projects.")
+    train: Count = Field(
+        300,
+        description="Tasks for reinforcement, of the same projects: the set's training tasks, then "
+        "warm-start tasks that are not replayed.",
+    )
     held_out: Count = Field(128, description="Tasks of projects that are never trained on.")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from journeyman.config import RunConfig, home_dir
 from journeyman.controller.oracle import distinct
-from journeyman.controller.selection import check_splits, select
+from journeyman.controller.selection import check_splits, select, select_train
 from journeyman.tasks.harbor import load_tasks
 from journeyman.types import Task, UserError
 
@@ -28,11 +28,11 @@ def choose_tasks(config: RunConfig) -> TaskSets:
     chosen = config.tasks
     tasks = distinct(load_tasks(task_set_dir(chosen.set)))
     check_splits(tasks)
+    num_warm = chosen.warm if config.warm_start.epochs else 0
+    num_train = chosen.train if config.reinforcement.steps else 0
     return TaskSets(
-        warm=select(tasks, "warm", chosen.warm if config.warm_start.epochs else 0, config.seed),
-        train=select(
-            tasks, "train", chosen.train if config.reinforcement.steps else 0, config.seed
-        ),
+        warm=select(tasks, "warm", num_warm, config.seed),
+        train=select_train(tasks, num_train, config.seed, warm=num_warm),
         held_out=select(tasks, "held_out", chosen.held_out, config.seed),
     )
 

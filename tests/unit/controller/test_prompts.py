@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from journeyman.controller.prompts import PromptOrder
-from journeyman.controller.selection import check_splits, select
+from journeyman.controller.selection import check_splits, select, select_train
 from journeyman.types import Provenance, Split, Task, UserError
 
 
@@ -55,3 +55,14 @@ def test_a_project_in_both_training_and_held_out_is_refused_by_name() -> None:
     check_splits([task("a"), task("b", "held_out", "q")])
     with pytest.raises(UserError, match="projects p are in both"):
         check_splits([task("a"), task("b", "held_out", "p")])
+
+
+def test_reinforcement_takes_training_tasks_first_and_no_task_that_is_replayed() -> None:
+    tasks = [task(f"w{n}", "warm") for n in range(6)] + [task(f"t{n}", "train") for n in range(3)]
+    warm = {t.id for t in select(tasks, "warm", 2, seed=0)}
+    assert {t.id for t in select_train(tasks, 3, 0, warm=2)} == {"t0", "t1", "t2"}
+    more = [t.id for t in select_train(tasks, 7, 0, warm=2)]
+    assert len(set(more)) == 7
+    assert not warm & set(more)
+    with pytest.raises(UserError, match="7 train tasks, the run asks for 8"):
+        select_train(tasks, 8, 0, warm=2)
