@@ -127,15 +127,19 @@ class Job:
         await self._services.learner("supervised").publish()
 
     async def _continued_control(self) -> None:
-        """Supervised training from the same start for as long as reinforcement took."""
-        if ("sft_control", 0) not in self._done:
-            plateau = self._directory.training / "start"
-            await self._supervised.load(plateau)
+        """Supervised training from the same start for as long as reinforcement took. Its weights
+        depend on the clock, so they are kept before they are evaluated."""
+        state = self._directory.training / "sft_control"
+        if state.is_dir():
+            await self._supervised.load(state)
+        else:
+            await self._supervised.load(self._directory.training / "start")
             episodes = await self._oracle_episodes()
             seconds = self._stopwatch.seconds["reinforcement"]
             with self._stopwatch.running("sft_control"):
                 await self._supervised.continue_for(episodes, seconds)
-            await self._services.learner("supervised").publish()
+            await self._supervised.save(state)
+        await self._services.learner("supervised").publish()
         await self.evaluate("sft_control")
 
     async def _oracle_episodes(self) -> list[Episode]:
