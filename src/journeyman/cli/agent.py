@@ -20,7 +20,7 @@ from journeyman.agent import AgentClient, SessionRequest
 from journeyman.agent.repository import pack
 from journeyman.agent.serving import serving
 from journeyman.cli.composition import Production, composed, find_checkpoint
-from journeyman.cli.failing_test import describe, pytest_command
+from journeyman.cli.failing_test import FailingTest, find_failing, passed, pytest_command
 from journeyman.cli.serve import TOKEN_VARIABLE, CheckpointOption, DriverOption, StoreOption
 from journeyman.cli.session_view import SessionView
 from journeyman.observe.console import console
@@ -36,6 +36,9 @@ from journeyman.types import (
 
 _LEASE_S = 24 * 3600.0
 _DEADLINE_S = 3600.0
+_ATTEMPTS = 8
+_RETRY_TEMPERATURE = 1.0
+"""Of attempts that are told what an earlier one was told: the likeliest tokens have failed."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,17 @@ class Work:
     """The repository, packed."""
     budget: Budget
     temperature: float
+    attempts: int = 1
+    """At most so many sessions, until the test passes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the last attempt."""
+
+    patch: bytes
+    test_passes: bool | None
+    """None if no test was named."""
 
 
 def register(app: typer.Typer) -> None:
@@ -85,11 +99,21 @@ def register(app: typer.Typer) -> None:
         temperature: Annotated[
             float, typer.Option(min=0.0, help="Of sampling; 0 always takes the likeliest token.")
         ] = 0.0,
+        attempts: Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                help="With --test: start again in a fresh sandbox, at most so often, until the "
+                "test passes. Where pytest does not tell the faulty line, each attempt supposes "
+                "another; once all were supposed, it samples at temperature 1. [default: 8]",
+                show_default=False,
+            ),
+        ] = None,
     ) -> None:
         """Work on a copy of the repository in a sandbox and show the patch.
 
-        The steps go to stderr; stdout gets the patch. Ctrl-C ends the work and everything that
-        runs for it.
+        The steps go to stderr; stdout gets the patch. With --test the exit status is 1 when the
+        test still fails. Ctrl-C ends the work and everything that runs for it.
         """
         if server and (checkpoint or store or driver != "auto"):
             raise UserError(
@@ -100,17 +124,22 @@ def register(app: typer.Typer) -> None:
             raise UserError(
                 "nothing to do", "say what in words, or name a failing test with --test"
             )
+        if attempts and test is None:
+            raise UserError(
+                "--attempts has no effect without --test", "name the test that tells when to stop"
+            )
         budget = Budget(tokens=tokens, reply_tokens=tokens, turns=turns, deadline_s=_DEADLINE_S)
-        work = Work(instruction, test, repo, pack(repo), budget, temperature)
+        tries = (attempts or _ATTEMPTS) if test else 1
+        work = Work(instruction, test, repo, pack(repo), budget, temperature, tries)
         if server:
-            patch = asyncio.run(work_at(server, os.environ.get(TOKEN_VARIABLE), work))
+            outcome = asyncio.run(work_at(server, os.environ.get(TOKEN_VARIABLE), work))
         else:
             wanted = Production(checkpoint=find_checkpoint(checkpoint), driver=driver, store=store)
-            patch = asyncio.run(_work_here(wanted, work))
-        _finish(patch, repo, apply)
+            outcome = asyncio.run(_work_here(wanted, work))
+        _finish(outcome, repo, apply)
 
 
-async def _work_here(wanted: Production, work: Work) -> bytes:
+async def _work_here(wanted: Production, work: Work) -> Outcome:
     """A server for this one session, on a loopback port with a token of its own."""
     token = secrets.token_urlsafe()
     async with AsyncExitStack() as stack:
@@ -120,31 +149,56 @@ async def _work_here(wanted: Production, work: Work) -> bytes:
         return await work_at(url, token, work)
 
 
-async def work_at(url: str, token: str | None, work: Work) -> bytes:
-    """Send repository and instruction, show what happens, give the patch."""
-    request = SessionRequest(budget=work.budget, temperature=work.temperature, lease_s=_LEASE_S)
-    async with AgentClient(url, token=token) as client, _open(client, request) as session:
+async def work_at(url: str, token: str | None, work: Work) -> Outcome:
+    """Send repository and instruction, show what happens, give the patch: of the first attempt
+    after which the test passes, else of the last."""
+    outcome = Outcome(b"", None)
+    async with AgentClient(url, token=token) as client:
+        failing = await _find_failing(client, work) if work.test else None
+        for number in range(work.attempts):
+            outcome = await _attempt(client, work, failing, number)
+            if outcome.test_passes is not False:
+                break
+    return outcome
+
+
+async def _find_failing(client: AgentClient, work: Work) -> FailingTest:
+    """Run the test on the repository as it is, in a sandbox of its own."""
+    async with _open(client, SessionRequest(lease_s=_LEASE_S)) as session:
         await client.upload(session, work.archive)
-        await client.send(session, await _message(client, session, work))
+        return find_failing(await _run_test(client, session, work), work.repository)
+
+
+async def _attempt(
+    client: AgentClient, work: Work, failing: FailingTest | None, number: int
+) -> Outcome:
+    """One session, from the repository as it is."""
+    told = work.instruction
+    if failing is not None:
+        told = f"{told}\n{failing.instruction(number)}".lstrip()
+    console().print(Text(told, style="dim"))
+    temperature = work.temperature
+    if failing is not None and number >= max(1, len(failing.suspects)):
+        temperature = max(temperature, _RETRY_TEMPERATURE)
+    request = SessionRequest(budget=work.budget, temperature=temperature, lease_s=_LEASE_S)
+    async with _open(client, request) as session:
+        await client.upload(session, work.archive)
+        await client.send(session, told)
         view = SessionView(console())
         async for event in client.events(session):
             view.show(event)
             if event.type in ("stop", "error"):
                 break
-        episode = await client.episode(session, wait_s=_DEADLINE_S)
-        _raise_failure(episode)
-        return await client.patch(session)
+        _raise_failure(await client.episode(session, wait_s=_DEADLINE_S))
+        passes = passed(await _run_test(client, session, work)) if work.test else None
+        if passes is not None:
+            console().print(Text("the test passes" if passes else "the test still fails"))
+        return Outcome(await client.patch(session), passes)
 
 
-async def _message(client: AgentClient, session: str, work: Work) -> str:
-    """The person's words, and what the failing test says if there is one."""
-    if work.test is None:
-        return work.instruction
+async def _run_test(client: AgentClient, session: str, work: Work) -> str:
     with console().status("running the test"):
-        said = await client.run_command(session, pytest_command(work.test))
-    told = describe(said, work.repository)
-    console().print(Text(told, style="dim"))
-    return f"{work.instruction}\n{told}" if work.instruction else told
+        return await client.run_command(session, pytest_command(work.test or ""))
 
 
 @asynccontextmanager
@@ -166,10 +220,19 @@ def _raise_failure(episode: Episode | None) -> None:
     raise InfraError(failure.detail)
 
 
-def _finish(patch: bytes, repository: Path, apply: bool) -> None:
-    if not patch:
+def _finish(outcome: Outcome, repository: Path, apply: bool) -> None:
+    """Show the patch and apply it if wanted. If the test still fails, nothing is applied without
+    a question, and SystemExit(1) is raised."""
+    fails = outcome.test_passes is False
+    if outcome.patch:
+        _offer(outcome.patch, repository, apply and not fails)
+    else:
         typer.echo("nothing was changed", err=True)
-        return
+    if fails:
+        raise SystemExit(1)
+
+
+def _offer(patch: bytes, repository: Path, apply: bool) -> None:
     if sys.stdout.isatty():
         text = patch.decode("utf-8", "replace")
         Console().print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))

@@ -7,14 +7,16 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from journeyman.tasks.functions import functions
+from journeyman.tasks.functions import FunctionNode, functions
 from journeyman.tasks.instruction import Place, instruction, shorten
 from journeyman.types import UserError
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _FRAME = re.compile(r"^(\S+\.py):(\d+): in .+$", re.MULTILINE)
+_PASSED = re.compile(r"^\d+ passed\b(?!.*\b(?:failed|error))", re.MULTILINE)
 _SAID = re.compile(r"^E\s+(.*)$", re.MULTILINE)
 _SKIPPED = {".git", ".venv", "venv", "node_modules", "build", "dist", "__pycache__"}
 
@@ -25,34 +27,73 @@ def pytest_command(target: str) -> str:
     return f"python3 -m pytest {options} {shlex.quote(target)}"
 
 
-def describe(output: str, root: Path) -> str:
-    """The instruction for what pytest said. Raises UserError when it reports no failing test."""
+@dataclass(frozen=True)
+class FailingTest:
+    """What pytest said of the first test that failed, and where the fault may be."""
+
+    name: str
+    explanation: str
+    suspects: tuple[Place, ...] = ()
+    """The likeliest first. All are of one function, each names another line of it."""
+
+    def instruction(self, attempt: int = 0) -> str:
+        """What the agent is told: at its n-th attempt the fault is supposed in the n-th suspect."""
+        if self.suspects:
+            place = self.suspects[attempt % len(self.suspects)]
+            return instruction(self.name, self.explanation, place)
+        return f"The test `{self.name}` fails:\n{shorten(self.explanation)}"
+
+
+def passed(output: str) -> bool:
+    """Whether pytest ran tests and none failed."""
+    return _PASSED.search(output) is not None
+
+
+def find_failing(output: str, root: Path) -> FailingTest:
+    """Read pytest's output. Raises UserError when it reports no failing test."""
     failed = _FAILED.search(output)
     if failed is None:
         last = output.strip().splitlines()[-1:] or ["nothing"]
         raise UserError(
             f"no test fails there: pytest said {last[0]!r}", "name a failing test with --test"
         )
-    test = failed.group(1)
-    said = "\n".join(_SAID.findall(output))
-    place = _place(output, root)
-    if place is not None:
-        return instruction(test, said, place)
-    return f"The test `{test}` fails:\n{shorten(said)}"
+    suspects = tuple(_suspects(output, root))
+    return FailingTest(failed.group(1), "\n".join(_SAID.findall(output)), suspects)
 
 
-def _place(output: str, root: Path) -> Place | None:
-    """The function of the deepest frame that is no test's, else the one the failing line calls."""
+def _suspects(output: str, root: Path) -> Iterator[Place]:
+    """Lines of the function of the deepest frame that is no test's, beginning with the one that
+    raised; else of the one function the failing line calls, from the last line up: there a wrong
+    value leaves it."""
     frames = [(path, int(line)) for path, line in _FRAME.findall(output)]
     inside = [(path, line) for path, line in frames if _is_inside(root, path)]
     for path, line in reversed(inside):
         if not _is_test(path):
-            return _function_at(root, path, line)
+            yield from _suspects_at(root, path, line)
+            return
     for path, line in reversed(inside):
         found = {place for name in _called(root / path, line) for place in _named(root, name)}
         if len(found) == 1:
-            return found.pop()
-    return None
+            (place,) = found
+            yield from _suspects_at(root, place.path, place.first)
+            return
+
+
+def _suspects_at(root: Path, path: str, line: int) -> Iterator[Place]:
+    tree = _parse(root / path)
+    for function in functions(tree) if tree else ():
+        if function.start <= line <= function.end:
+            place = Place(path, function.qualname, function.definition, function.end)
+            lines = _statements(function.node, function.body)
+            lines.sort(key=lambda found: (found != line, -found))
+            yield from (replace(place, line=found) for found in lines)
+            return
+
+
+def _statements(function: FunctionNode, body: int) -> list[int]:
+    """The lines on which a function's statements begin, its docstring's aside."""
+    found = {node.lineno for node in ast.walk(function) if isinstance(node, ast.stmt)}
+    return [line for line in found - {function.lineno} if line >= body]
 
 
 def _is_inside(root: Path, path: str) -> bool:
@@ -72,16 +113,6 @@ def _parse(file: Path) -> ast.Module | None:
         return ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return None
-
-
-def _function_at(root: Path, path: str, line: int) -> Place | None:
-    tree = _parse(root / path)
-    if tree is None:
-        return None
-    for function in functions(tree):
-        if function.start <= line <= function.end:
-            return Place(path, function.qualname, function.definition, function.end)
-    return None
 
 
 def _called(file: Path, line: int) -> set[str]:

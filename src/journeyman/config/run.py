@@ -113,6 +113,11 @@ class ReinforcementConfig(Section):
     )
     groups_per_step: Count = Field(12, description="Prompts in one step.")
     group_size: Annotated[int, Field(ge=2)] = Field(8, description="Episodes of one prompt.")
+    skip_settled: bool = Field(
+        False,
+        description="Later epochs leave out tasks whose episodes all had the same verdict in the "
+        "epoch before.",
+    )
     temperature: Annotated[float, Field(gt=0)] = Field(
         1.0, description="Of sampling; the loss uses the same distribution."
     )

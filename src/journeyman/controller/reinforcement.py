@@ -97,9 +97,9 @@ class Reinforcement:
 
     async def _lease(self, count: int) -> list[tuple[Lease, Task]]:
         """The next prompts in order; an epoch's end inside them starts the next epoch."""
-        start = len(await asyncio.to_thread(self._ledger.states))
+        past = await asyncio.to_thread(self._ledger.past)
         work: list[tuple[Lease, Task]] = []
-        for epoch, prompts in groupby(self._order.take(start, count), lambda p: p.epoch):
+        for epoch, prompts in groupby(self._order.take(count, past), lambda p: p.epoch):
             tasks = [prompt.task for prompt in prompts]
             ids = [task.id for task in tasks]
             leases = await asyncio.to_thread(self._ledger.lease, epoch, ids)
@@ -144,8 +144,7 @@ class Reinforcement:
             version = await self._learner.publish()
             await asyncio.to_thread(self._ledger.applied, batch.step, version, figures)
             step = batch.step
-        tasks = {prompt.task.id: prompt.task for prompt in self._order.all()}
-        work = [(lease, tasks[lease.prompt]) for lease in recovery.leases]
+        work = [(lease, self._order.tasks[lease.prompt]) for lease in recovery.leases]
         graded = [
             (kept.lease, Group(id=kept.lease.group, episodes=kept.episodes))
             for kept in recovery.graded

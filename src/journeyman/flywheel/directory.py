@@ -3,8 +3,9 @@
 import fcntl
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,6 +58,24 @@ class RunDirectory:
                     f"another process works on {self.root}", "wait for it, or stop it"
                 ) from None
             yield
+
+    @property
+    def summary(self) -> str | None:
+        """What a finished run said, one JSON object; None of a run that is not finished."""
+        path = self.root / "summary.json"
+        return path.read_text() if path.is_file() else None
+
+    def finish(self, summary: str) -> None:
+        """The run is over: of its training states only the last step's stays."""
+        self.write("summary.json", summary)
+        steps = sorted(path.name for path in self.training.glob("step-*"))
+        self.drop_training(keep=steps[-1:])
+
+    def drop_training(self, keep: Collection[str]) -> None:
+        """Remove the training states that are not named, and what a kill left half-written."""
+        for path in self.training.glob("*"):
+            if path.name not in keep:
+                shutil.rmtree(path)
 
     def write(self, name: str, text: str) -> None:
         """Replace a file atomically."""

@@ -45,7 +45,7 @@ class Job:
         self._stopwatch = Stopwatch(directory)
         stored = services.store.evaluations(directory.name, Evaluation)
         self._done = {(name, step): evaluation for name, step, evaluation in stored}
-        self.evaluations: dict[str, Evaluation] = {}
+        self.evaluations = {name: done for name, _, done in stored if name != "during"}
         self._supervised = Supervised(
             services,
             config.warm_start,
@@ -79,12 +79,20 @@ class Job:
         )
 
     async def _start_policy(self) -> None:
-        """The policy that reinforcement starts from: the warm start, or its plateau."""
+        """The policy that reinforcement starts from: the warm start, or its plateau. Once it is
+        kept, the states that led to it go: each takes three times the weights' space."""
+        start = self._directory.training / "start"
+        if start.is_dir():
+            await self._supervised.load(start)
+            await self._services.learner("supervised").publish()
+            return
         await self.warm_start()
         await self.evaluate("warm")
         if self._config.controls.plateau:
             await self._plateau()
         await self._services.trainer.reset_optimiser.remote()
+        await self._supervised.save(start)
+        await asyncio.to_thread(self._directory.drop_training, keep=[start.name])
 
     async def warm_start(self) -> None:
         """Supervised episodes, learned or loaded; nothing where the configuration skips them."""
@@ -238,10 +246,6 @@ class Job:
         """Policy-gradient steps from the present weights, or from the last checkpoint. Returns
         how many steps the policy has had."""
         config = self._config.reinforcement
-        start = self._directory.training / "start"
-        learner = self._services.learner("policy")
-        if not start.is_dir():
-            await learner.save(start)
         left_s = config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0)
         with self._progress.stage("reinforce", config.steps, limit_s=left_s) as stage:
 
@@ -273,7 +277,12 @@ class Job:
 
         return Reinforcement(
             config,
-            order=PromptOrder(self._tasks.train, self._config.seed),
+            order=PromptOrder(
+                self._tasks.train,
+                self._config.seed,
+                skip_settled=config.skip_settled,
+                fewest=config.groups_per_step,
+            ),
             collector=Collector(
                 attempt, ledger, group_size=config.group_size, infra_retries=config.infra_retries
             ),

@@ -40,7 +40,10 @@ def open_run(
 
 
 async def run_job(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
-    """Run all phases that are not done and write the report. Returns the summary."""
+    """Run all phases that are not done and write the report. Returns the summary: of a finished
+    run the one it had."""
+    if directory.summary is not None:
+        return dict(json.loads(directory.summary))
     store = Store(config.store.url)
     model_dir = model_path(config.model.checkpoint)
     try:
@@ -52,7 +55,7 @@ async def run_job(config: RunConfig, directory: RunDirectory) -> dict[str, Any]:
             async with open_services(config, model_dir, dump, store, progress) as services:
                 summary = await Job(config, directory, tasks, services, progress).run()
                 write_report(store, directory.name, directory.root, services.chat.decode)
-                directory.write("summary.json", json.dumps(summary))
+                directory.finish(json.dumps(summary))
                 return summary
     except BaseException as error:
         if not isinstance(error, UserError):

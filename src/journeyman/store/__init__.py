@@ -2,7 +2,7 @@
 
 from journeyman.store.database import default_url
 from journeyman.store.errors import LedgerError
-from journeyman.store.ledger import Audit, GradedGroup, Lease, Ledger, Recovery, State
+from journeyman.store.ledger import Audit, GradedGroup, Lease, Ledger, PastPrompt, Recovery, State
 from journeyman.store.store import EpisodeSummary, Store
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Lease",
     "Ledger",
     "LedgerError",
+    "PastPrompt",
     "Recovery",
     "State",
     "Store",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, and_, func, insert, outerjoin, select, update
 from sqlalchemy.exc import IntegrityError
 
 from journeyman.store.codec import pack, unpack
@@ -34,6 +34,9 @@ class State(StrEnum):
     BATCHED = "batched"
     APPLIED = "applied"
     DROPPED = "dropped"
+
+
+ENDS = (State.APPLIED, State.DROPPED)
 
 
 class Lease(Value):
@@ -63,6 +66,17 @@ class Recovery(Value):
     graded: tuple[GradedGroup, ...]
     leases: tuple[Lease, ...]
     """Prompts that were leased or running, leased anew."""
+
+
+class PastPrompt(Value):
+    """One use of a prompt."""
+
+    epoch: int
+    prompt: str
+    ended: bool
+    """Applied or dropped."""
+    both_outcomes: bool
+    """Whether the verifier gave the group's episodes different rewards."""
 
 
 class Audit(Value):
@@ -241,6 +255,29 @@ class Ledger:
         with self._database.read() as connection:
             return list(connection.scalars(query.order_by(ledger.c.position)))
 
+    def past(self) -> list[PastPrompt]:
+        """Every prompt ever leased, in the order of leasing."""
+        own_episodes = and_(
+            episodes.c.run == ledger.c.run, episodes.c.group_id == ledger.c.group_id
+        )
+        query = (
+            select(
+                ledger.c.epoch,
+                ledger.c.prompt,
+                ledger.c.state.in_(ENDS).label("ended"),
+                (func.max(episodes.c.reward) > func.min(episodes.c.reward)).label("differ"),
+            )
+            .select_from(outerjoin(ledger, episodes, own_episodes))
+            .where(ledger.c.run == self._run)
+            .group_by(ledger.c.position, ledger.c.epoch, ledger.c.prompt, ledger.c.state)
+            .order_by(ledger.c.position)
+        )
+        with self._database.read() as connection:
+            return [
+                PastPrompt(epoch=epoch, prompt=prompt, ended=ended, both_outcomes=bool(differ))
+                for epoch, prompt, ended, differ in connection.execute(query)
+            ]
+
     def audit(self, epoch: int, prompts: Iterable[str]) -> Audit:
         """How each prompt of the epoch ended, against the prompts that should have been used."""
         query = select(ledger.c.prompt, ledger.c.state, ledger.c.reason)
@@ -248,11 +285,10 @@ class Ledger:
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(ledger.c.position)).all()
         wanted, seen = set(prompts), {row.prompt for row in rows}
-        ends = (State.APPLIED, State.DROPPED)
         return Audit(
             applied=sum(row.state == State.APPLIED for row in rows),
             dropped=dict(Counter(row.reason for row in rows if row.state == State.DROPPED)),
-            unfinished=tuple(row.prompt for row in rows if row.state not in ends),
+            unfinished=tuple(row.prompt for row in rows if row.state not in ENDS),
             missing=tuple(sorted(wanted - seen)),
             unexpected=tuple(sorted(seen - wanted)),
         )

@@ -17,7 +17,7 @@ import pytest
 from journeyman.agent.repository import pack
 from journeyman.agent.server import app, serving
 from journeyman.chat import ChatFormat, format_call
-from journeyman.cli.agent import Work, apply_patch, work_at
+from journeyman.cli.agent import Outcome, Work, apply_patch, work_at
 from journeyman.cli.composition import find_checkpoint
 from journeyman.cli.main import main
 from journeyman.inference import ScriptedSampler
@@ -40,6 +40,35 @@ def environment_of(tmp_path: Path) -> dict[str, str]:
     }
 
 
+Answers = list[list[tuple[str, dict[str, str]]]]
+
+
+def worked(
+    run: Callable[..., Any],
+    service: SandboxClient,
+    bare: Environment,
+    chat: ChatFormat,
+    work: Work,
+    answers: Answers,
+) -> tuple[Outcome, list[CompletionRequest]]:
+    """What a person gets of a model that answers so in its first, second, … session, and what
+    the model was asked first in each."""
+    asked: list[CompletionRequest] = []
+
+    def script_of(request: CompletionRequest) -> list[str]:
+        if len(request.messages) == 2:
+            asked.append(request)
+        return [format_call(*call) for call in answers[len(asked) - 1]]
+
+    async def body() -> Outcome:
+        model = ScriptedSampler(chat, script_of)
+        application = app(model, service, chat=chat, environment=bare)
+        async with serving(application) as url:
+            return await work_at(url, None, work)
+
+    return run(body()), asked
+
+
 def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
     run: Callable[..., Any],
     service: SandboxClient,
@@ -48,29 +77,39 @@ def test_a_session_shows_a_patch_that_applies_to_the_persons_directory(
     repository: Path,
     instruction: str,
 ) -> None:
-    work = Work("", "tests", repository, pack(repository), Budget(), 0.0)
-    told: list[str] = []
-
-    def script_of(request: CompletionRequest) -> list[str]:
-        told.append(request.messages[-1].content)
-        return [format_call(*call) for call in CALLS]
-
-    async def body() -> bytes:
-        model = ScriptedSampler(chat, script_of)
-        application = app(model, service, chat=chat, environment=bare)
-        async with serving(application) as url:
-            return await work_at(url, None, work)
-
+    work = Work("", "tests", repository, pack(repository), Budget(), 0.0, attempts=3)
     before = (repository / "pkg/mod.py").read_bytes()
-    patch = run(body())
+    outcome, asked = worked(run, service, bare, chat, work, [CALLS])
     assert (repository / "pkg/mod.py").read_bytes() == before, "only a patch may change it"
-    assert told == [instruction]
+    assert [request.messages[-1].content for request in asked] == [instruction]
+    assert outcome.test_passes
     # The directory may lie inside a larger repository.
     subprocess.run(["git", "init", "-q", repository.parent], check=True)
-    apply_patch(patch, repository)
+    apply_patch(outcome.patch, repository)
     assert (repository / "pkg/mod.py").read_bytes() == before.replace(b"x + 2", b"x * 2")
     with pytest.raises(UserError, match="does not apply"):
-        apply_patch(patch, repository)
+        apply_patch(outcome.patch, repository)
+
+
+def test_a_failed_attempt_is_followed_by_a_fresh_one_until_the_test_passes(
+    run: Callable[..., Any],
+    service: SandboxClient,
+    bare: Environment,
+    chat: ChatFormat,
+    repository: Path,
+) -> None:
+    work = Work("Mend it.", "tests", repository, pack(repository), Budget(), 0.0, attempts=3)
+    wrong = [
+        (name, values | {"new_string": "x + 3"} if values else values) for name, values in CALLS
+    ]
+    outcome, asked = worked(run, service, bare, chat, work, [wrong, CALLS])
+    assert outcome.test_passes
+    assert b"-    return x + 2\n+    return x * 2\n" in outcome.patch
+    assert [request.temperature for request in asked] == [0.0, 1.0]
+    assert all(request.messages[1].content.startswith("Mend it.\nThe test") for request in asked)
+    outcome, asked = worked(run, service, bare, chat, work, [wrong] * 3)
+    assert outcome.test_passes is False and len(asked) == 3
+    assert b"x + 3" in outcome.patch
 
 
 def test_the_newest_checkpoint_of_all_runs_is_taken(tmp_path: Path, model_dir: Path) -> None:

@@ -207,10 +207,14 @@ def test_a_finished_run_resumed_again_only_repeats_its_summary(
     again = run.start("--resume", str(run.root))
     output, _ = again.communicate(timeout=120)
     assert again.returncode == 0, run.errors()
-    repeated = json.loads(output.splitlines()[-1])
-    assert {k: repeated[k] for k in ("warm", "rl", "gain")} == {
-        k: summary[k] for k in ("warm", "rl", "gain")
-    }
+    assert json.loads(output.splitlines()[-1]) == summary
+
+
+def test_a_finished_run_keeps_only_the_training_state_of_its_last_step(
+    finished: tuple[Run, dict[str, Any]],
+) -> None:
+    training = finished[0].root / "training"
+    assert [path.name for path in training.iterdir()] == ["step-00003"]
 
 
 def test_no_attempt_was_made_twice(finished: tuple[Run, dict[str, Any]]) -> None:
@@ -260,12 +264,20 @@ def test_killed_while_it_replays_or_evaluates_it_keeps_what_was_done(
 
 
 @pytest.mark.timeout(600)
-def test_the_long_form_measures_its_controls_in_every_way(
+def test_the_long_form_measures_its_controls_in_every_way_although_it_was_killed_in_the_last(
     tmp_path: Path, small_tasks: list[Task]
 ) -> None:
     run = Run(tmp_path, Path(small_tasks[0].directory).parent, WITH_CONTROLS)
-    process = run.start(*(part for setting in run.settings for part in ("--set", setting)))
-    output, _ = process.communicate(timeout=500)
+    first = run.start(*(part for setting in run.settings for part in ("--set", setting)))
+    deadline = time.monotonic() + 280
+    while not (run.root / "training" / "sft_control").is_dir():
+        assert first.poll() is None, run.errors()
+        assert time.monotonic() < deadline, run.errors()
+        time.sleep(0.1)
+    kill(first)
+    trained_s = json.loads((run.root / "seconds.json").read_text())["sft_control"]
+    process = run.start("--resume", str(run.root))
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, run.errors()
     summary = json.loads(output.splitlines()[-1])
     for phase in ("warm", "plateau", "rl", "sft_control"):
@@ -276,7 +288,9 @@ def test_the_long_form_measures_its_controls_in_every_way(
         over = summary[f"gain_over_{control}"]
         assert over["value"] == summary["rl"]["solved"] - summary[control]["solved"]
     spent = summary["seconds_by_phase"]
-    assert spent["sft_control"] == pytest.approx(spent["reinforcement"], abs=10)
+    assert spent["sft_control"] == trained_s == pytest.approx(spent["reinforcement"], abs=10)
+    attempts = attempts_made(run)
+    assert len(attempts) == len(set(attempts))
 
 
 @pytest.mark.soak

@@ -1,11 +1,13 @@
 """The order of prompts and the choice of tasks."""
 
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
-from journeyman.controller.prompts import PromptOrder
+from journeyman.controller.prompts import Prompt, PromptOrder
 from journeyman.controller.selection import check_splits, select, select_train
+from journeyman.store import PastPrompt
 from journeyman.types import Provenance, Split, Task, UserError
 
 
@@ -21,20 +23,64 @@ def task(name: str, split: Split = "train", project: str = "p") -> Task:
 TASKS = [task(f"t{i}") for i in range(7)]
 
 
+def past_of(
+    prompts: list[Prompt], *, differ: Collection[str] = (), ended: bool = True
+) -> list[PastPrompt]:
+    """The ledger after these prompts: the verifier had two answers for those in `differ`."""
+    return [
+        PastPrompt(epoch=p.epoch, prompt=p.task.id, ended=ended, both_outcomes=p.task.id in differ)
+        for p in prompts
+    ]
+
+
+def ids(prompts: list[Prompt]) -> list[str]:
+    return [prompt.task.id for prompt in prompts]
+
+
 def test_each_epoch_uses_every_task_once_in_an_order_of_its_own() -> None:
     order = PromptOrder(TASKS, seed=1)
-    first, second = order.take(0, 7), order.take(7, 7)
-    assert Counter(p.task.id for p in first) == Counter(t.id for t in TASKS)
-    assert Counter(p.task.id for p in second) == Counter(t.id for t in TASKS)
-    assert [p.task.id for p in first] != [p.task.id for p in second]
+    first = order.take(7, [])
+    second = order.take(7, past_of(first))
+    assert Counter(ids(first)) == Counter(ids(second)) == Counter(t.id for t in TASKS)
+    assert ids(first) != ids(second)
     assert {p.epoch for p in first} == {0}
     assert {p.epoch for p in second} == {1}
+    assert order.take(14, []) == first + second
 
 
 def test_the_order_depends_on_the_seed_and_not_on_how_tasks_were_listed() -> None:
-    taken = PromptOrder(TASKS, seed=1).take(3, 9)
-    assert PromptOrder(TASKS[::-1], seed=1).take(3, 9) == taken
-    assert PromptOrder(TASKS, seed=2).take(3, 9) != taken
+    taken = PromptOrder(TASKS, seed=1).take(9, [])
+    assert PromptOrder(TASKS[::-1], seed=1).take(9, []) == taken
+    assert PromptOrder(TASKS, seed=2).take(9, []) != taken
+
+
+def test_settled_tasks_are_left_out_of_later_epochs_until_too_few_would_be_left() -> None:
+    order = PromptOrder(TASKS, seed=1, skip_settled=True, fewest=2)
+    past = past_of(order.take(7, []), differ={"t1", "t4", "t5"})
+    second = order.take(3, past)
+    assert set(ids(second)) == {"t1", "t4", "t5"} and {p.epoch for p in second} == {1}
+    past += past_of(second, differ={"t1", "t4"})
+    third = order.take(2, past)
+    assert set(ids(third)) == {"t1", "t4"} and {p.epoch for p in third} == {2}
+    past += past_of(third, differ={"t1"})
+    assert Counter(ids(order.take(7, past))) == Counter(t.id for t in TASKS)
+
+
+def test_a_task_whose_verdicts_are_not_in_yet_is_not_settled() -> None:
+    order = PromptOrder(TASKS, seed=1, skip_settled=True, fewest=2)
+    first = order.take(7, [])
+    past = past_of(first[:5]) + past_of(first[5:], ended=False)
+    assert set(ids(order.take(2, past))) == set(ids(first[5:]))
+    assert ids(order.take(9, past_of(first[:5])))[:2] == ids(first[5:])
+
+
+@pytest.mark.parametrize("cuts", [(3, 3, 3, 3), (1, 4, 7), (12,), (5, 2, 5)])
+def test_how_many_are_taken_at_a_time_does_not_change_the_order(cuts: tuple[int, ...]) -> None:
+    order = PromptOrder(TASKS, seed=3)
+    taken: list[Prompt] = []
+    for count in cuts:
+        taken += order.take(count, past_of(taken))
+    assert taken == order.take(12, [])
 
 
 def test_selection_spreads_over_projects_and_is_stable() -> None:

@@ -93,13 +93,16 @@ class World:
         self.weights, self.steps = json.loads((directory / "w").read_text())
 
 
+SKIPPING = CONFIG.model_copy(update={"skip_settled": True, "steps": 6})
+
+
 async def run(world: World, ledger: Ledger, config: ReinforcementConfig = CONFIG) -> int:
     async def on_step(step: int, figures: dict[str, float]) -> None:
         assert figures["step_s/total"] > 0
 
     loop = Reinforcement(
         config,
-        order=PromptOrder(TASKS, seed=0),
+        order=PromptOrder(TASKS, seed=0, skip_settled=config.skip_settled, fewest=3),
         collector=Collector(
             world.attempt, ledger, group_size=config.group_size, infra_retries=config.infra_retries
         ),
@@ -132,6 +135,31 @@ def test_groups_that_teach_nothing_are_dropped_and_the_rest_applied(unbroken: Wo
     assert audit.whole
     assert audit.applied == 6
     assert audit.dropped == {"equal_rewards": 1}
+
+
+def test_a_task_whose_episodes_were_all_judged_alike_is_left_out_afterwards(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert asyncio.run(run(world, ledger_in(tmp_path), SKIPPING)) == 6
+    ledger = ledger_in(tmp_path)
+    assert sorted(ledger.leased_prompts(0)) == [task.id for task in TASKS]
+    assert sorted(ledger.leased_prompts(1)) == [task.id for task in TASKS if task.id != "t3"]
+    assert len(ledger.leased_prompts(2)) == 6 * 3 - 7 - 6
+
+
+@pytest.mark.parametrize("die_at", range(1, 60, 3))
+def test_killed_while_it_skips_and_resumed_it_ends_as_unbroken(tmp_path: Path, die_at: int) -> None:
+    unbroken, first, second = (
+        World(tmp_path / "unbroken"),
+        World(tmp_path / "killed", die_at),
+        World(tmp_path / "killed"),
+    )
+    for world in (unbroken, first):
+        world.root.mkdir()
+    asyncio.run(run(unbroken, ledger_in(unbroken.root), SKIPPING))
+    with pytest.raises(BaseException):  # noqa: B017
+        asyncio.run(run(first, ledger_in(first.root), SKIPPING))
+    asyncio.run(run(second, ledger_in(first.root), SKIPPING))
+    assert second.weights == unbroken.weights
 
 
 @pytest.mark.parametrize("die_at", range(1, 40))

@@ -52,3 +52,15 @@ def test_seconds_add_up_over_processes_and_count_a_phase_that_failed(tmp_path: P
         time.sleep(0.01)
         raise KeyError
     assert 10.01 <= Stopwatch(directory).seconds["warm_start"] < 11
+
+
+def test_a_finished_run_keeps_its_summary_and_the_training_state_of_its_last_step(
+    tmp_path: Path,
+) -> None:
+    directory = RunDirectory.create(tmp_path, CONFIG)
+    assert directory.summary is None
+    for name in ("start", "step-00009", "step-00010", "sft_control", ".warm-killed"):
+        (directory.training / name).mkdir(parents=True)
+    directory.finish('{"gain": 0.1}')
+    assert directory.summary == '{"gain": 0.1}'
+    assert [path.name for path in directory.training.iterdir()] == ["step-00010"]
