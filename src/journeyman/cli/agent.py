@@ -176,7 +176,7 @@ async def _attempt(
     told = work.instruction
     if failing is not None:
         told = f"{told}\n{failing.instruction(number)}".lstrip()
-    console().print(Text(told, style="dim"))
+        console().print(Text(told, style="dim"))
     temperature = work.temperature
     if failing is not None and number >= max(1, len(failing.suspects)):
         temperature = max(temperature, _RETRY_TEMPERATURE)

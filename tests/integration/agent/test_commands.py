@@ -100,7 +100,7 @@ def test_a_failed_attempt_is_followed_by_a_fresh_one_until_the_test_passes(
 ) -> None:
     work = Work("Mend it.", "tests", repository, pack(repository), Budget(), 0.0, attempts=3)
     wrong = [
-        (name, values | {"new_string": "x + 3"} if values else values) for name, values in CALLS
+        (name, values | {"new_string": "x + 4"} if values else values) for name, values in CALLS
     ]
     outcome, asked = worked(run, service, bare, chat, work, [wrong, CALLS])
     assert outcome.test_passes
@@ -109,7 +109,7 @@ def test_a_failed_attempt_is_followed_by_a_fresh_one_until_the_test_passes(
     assert all(request.messages[1].content.startswith("Mend it.\nThe test") for request in asked)
     outcome, asked = worked(run, service, bare, chat, work, [wrong] * 3)
     assert outcome.test_passes is False and len(asked) == 3
-    assert b"x + 3" in outcome.patch
+    assert b"x + 4" in outcome.patch
 
 
 def test_the_newest_checkpoint_of_all_runs_is_taken(tmp_path: Path, model_dir: Path) -> None:
