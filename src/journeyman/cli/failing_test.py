@@ -7,11 +7,11 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from journeyman.tasks.functions import FunctionNode, functions
-from journeyman.tasks.instruction import Place, instruction, shorten
+from journeyman.tasks.instruction import Place, instruction, lines_to_see, shorten
 from journeyman.types import UserError
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -72,10 +72,9 @@ def _suspects(output: str, root: Path) -> Iterator[Place]:
             yield from _suspects_at(root, path, line)
             return
     for path, line in reversed(inside):
-        found = {place for name in _called(root / path, line) for place in _named(root, name)}
+        found = {found for name in _called(root / path, line) for found in _named(root, name)}
         if len(found) == 1:
-            (place,) = found
-            yield from _suspects_at(root, place.path, place.first)
+            yield from _suspects_at(root, *found.pop())
             return
 
 
@@ -83,10 +82,12 @@ def _suspects_at(root: Path, path: str, line: int) -> Iterator[Place]:
     tree = _parse(root / path)
     for function in functions(tree) if tree else ():
         if function.start <= line <= function.end:
-            place = Place(path, function.qualname, function.definition, function.end)
-            lines = _statements(function.node, function.body)
-            lines.sort(key=lambda found: (found != line, -found))
-            yield from (replace(place, line=found) for found in lines)
+            suspected = _statements(function.node, function.body)
+            suspected.sort(key=lambda found: (found != line, -found))
+            num_lines = len((root / path).read_bytes().splitlines())
+            for found in suspected:
+                first, last = lines_to_see(found, num_lines)
+                yield Place(path, function.qualname, first, last, found)
             return
 
 
@@ -128,8 +129,8 @@ def _called(file: Path, line: int) -> set[str]:
     return names
 
 
-def _named(root: Path, name: str) -> Iterator[Place]:
-    """Functions of that name outside the tests."""
+def _named(root: Path, name: str) -> Iterator[tuple[str, int]]:
+    """Path and line of the functions of that name outside the tests."""
     for file in sorted(root.rglob("*.py")):
         path = file.relative_to(root)
         if _is_test(str(path)) or _SKIPPED & set(path.parts):
@@ -137,4 +138,4 @@ def _named(root: Path, name: str) -> Iterator[Place]:
         tree = _parse(file)
         for function in functions(tree) if tree else ():
             if function.qualname.rpartition(".")[2] == name:
-                yield Place(str(path), function.qualname, function.definition, function.end)
+                yield str(path), function.definition

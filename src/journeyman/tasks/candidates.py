@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from journeyman.tasks.functions import Function
 from journeyman.tasks.gates import is_protected
+from journeyman.tasks.instruction import CONTEXT_LINES, lines_to_see
 from journeyman.tasks.mutation import Mutation, mutations
 from journeyman.tasks.oracle import Oracle, edit_strings
 from journeyman.tasks.projects import Project
@@ -17,8 +18,6 @@ from journeyman.types import Provenance, Split
 
 GRADED_TESTS = 8
 GRADED_SECONDS = 0.5
-CONTEXT_LINES = 2
-"""Shown before and after the faulty line."""
 KINDS = frozenset(
     {
         "and_or",
@@ -148,8 +147,8 @@ def _candidate(
         return None
     if old.count("\n") > CONTEXT_LINES:
         return None
-    first = max(1, mutation.line - CONTEXT_LINES)
-    shown = lines[first - 1 : mutation.line + CONTEXT_LINES]
+    first, last = lines_to_see(mutation.line, len(lines))
+    shown = lines[first - 1 : last]
     oracle = Oracle(path=path, offset=first, limit=len(shown), old_string=old, new_string=new)
     if not size.leaves_room(oracle, "\n".join(shown)):
         return None

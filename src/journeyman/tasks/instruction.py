@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+CONTEXT_LINES = 2
+"""Shown before and after the faulty line."""
 MAX_LINES, MAX_CHARS = 5, 300
 _IDLE = ("?", "Use -v", "...Full output truncated")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
@@ -18,6 +20,11 @@ class Place:
     last: int
     line: int | None = None
     """The faulty line itself, where it is known."""
+
+
+def lines_to_see(line: int, num_lines: int) -> tuple[int, int]:
+    """First and last line to look at for a faulty line of a file of `num_lines`."""
+    return max(1, line - CONTEXT_LINES), min(num_lines, line + CONTEXT_LINES)
 
 
 def instruction(test: str, explanation: str, place: Place) -> str:

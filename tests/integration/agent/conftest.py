@@ -21,7 +21,7 @@ PROJECT = {
 INSTRUCTION = (
     "The test `tests/test_mod.py::test_double` fails:\n"
     "assert 5 == 6\n+  where 5 = double(3)\n"
-    'The fault is in line 2 of "pkg/mod.py", in `double`. See lines 1-2 (2 lines).'
+    'The fault is in line 2 of "pkg/mod.py", in `double`. See lines 1-4 (4 lines).'
 )
 
 

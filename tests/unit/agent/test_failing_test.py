@@ -66,16 +66,16 @@ def test_a_wrong_value_is_traced_to_the_function_the_test_calls(root: Path) -> N
     assert told(root, "assert double(3) == 6") == (
         "The test `tests/test_mod.py::test_it` fails:\n"
         "assert 5 == 6\n+  where 5 = double(3)\n"
-        'The fault is in line 16 of "pkg/mod.py", in `double`. See lines 14-16 (3 lines).'
+        'The fault is in line 16 of "pkg/mod.py", in `double`. See lines 14-18 (5 lines).'
     )
 
 
 def test_an_exception_is_traced_to_the_deepest_frame_outside_the_tests(root: Path) -> None:
     assert told(root, "outer('k')").endswith(
         "KeyError: 'k'\n"
-        'The fault is in line 11 of "pkg/mod.py", in `inner`. See lines 10-11 (2 lines).'
+        'The fault is in line 11 of "pkg/mod.py", in `inner`. See lines 9-13 (5 lines).'
     )
-    assert 'in line 3 of "pkg/mod.py", in `Shape.area`. See lines 2-3 (2 lines).' in told(
+    assert 'in line 3 of "pkg/mod.py", in `Shape.area`. See lines 1-5 (5 lines).' in told(
         root, "Shape().area()"
     )
 
