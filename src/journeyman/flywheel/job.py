@@ -43,6 +43,7 @@ class Job:
         self._services = services
         self._progress = progress
         self._stopwatch = Stopwatch(directory)
+        self._checkpoints = Checkpoints(directory.training, config.reinforcement.checkpoint_every)
         stored = services.store.evaluations(directory.name, Evaluation)
         self._done = {(name, step): evaluation for name, step, evaluation in stored}
         self.evaluations = {name: done for name, _, done in stored if name != "during"}
@@ -247,7 +248,8 @@ class Job:
         how many steps the policy has had."""
         config = self._config.reinforcement
         left_s = config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0)
-        with self._progress.stage("reinforce", config.steps, limit_s=left_s) as stage:
+        done = max(self._checkpoints.steps(), default=0)
+        with self._progress.stage("reinforce", config.steps, limit_s=left_s, done=done) as stage:
 
             async def on_step(step: int, figures: dict[str, float]) -> None:
                 stage.advance(step - stage.done)
@@ -288,7 +290,7 @@ class Job:
             ),
             ledger=ledger,
             learner=self._services.learner("policy"),
-            checkpoints=Checkpoints(self._directory.training, config.checkpoint_every),
+            checkpoints=self._checkpoints,
             timer=self._services.timer,
             remaining_s=left_s,
             on_step=on_step,

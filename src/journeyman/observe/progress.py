@@ -34,12 +34,13 @@ class Stage:
         unit: str,
         clock: Callable[[], float],
         limit_s: float | None = None,
+        done: int = 0,
     ) -> None:
         self.name = name
         self.total = total
         self.unit = unit
         self.limit_s = limit_s
-        self.done = 0
+        self.done = self._done_before = done
         self.latest_note = ""
         self.watch: Callable[[Stage], None] | None = None
         self._clock = clock
@@ -66,9 +67,10 @@ class Stage:
         """At the mean pace so far, and at most what is left of `limit_s`; None before the first
         unit is done and where there is no limit."""
         within = None if self.limit_s is None else max(0.0, self.limit_s - self.elapsed_s)
-        if self.done <= 0:
+        done_here = self.done - self._done_before
+        if done_here <= 0:
             return within
-        estimate = self.elapsed_s * max(0, self.total - self.done) / self.done
+        estimate = self.elapsed_s * max(0, self.total - self.done) / done_here
         return estimate if within is None else min(estimate, within)
 
     def line(self) -> str:
@@ -155,10 +157,17 @@ class Progress:
 
     @contextmanager
     def stage(
-        self, name: str, total: int, unit: str = "steps", *, limit_s: float | None = None
+        self,
+        name: str,
+        total: int,
+        unit: str = "steps",
+        *,
+        limit_s: float | None = None,
+        done: int = 0,
     ) -> Iterator[Stage]:
-        """`total` units of work are to be done in this block, or what fits into `limit_s`."""
-        stage = Stage(name, total, unit, self._clock, limit_s)
+        """`total` units of work are to be done in this block, or what fits into `limit_s`; `done`
+        of them an earlier process did."""
+        stage = Stage(name, total, unit, self._clock, limit_s, done)
         bar = self._add_bar(stage)
         self._stages.append(stage)
         try:

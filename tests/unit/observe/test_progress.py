@@ -47,6 +47,16 @@ def test_a_stage_with_a_limit_promises_no_more_than_the_limit() -> None:
         assert stage.line().endswith("11:40 gone, about 0:00 left")
 
 
+def test_what_an_earlier_process_did_says_nothing_of_the_pace() -> None:
+    clock = Clock()
+    progress = Progress(Console(file=io.StringIO(), force_terminal=False), clock=clock)
+    with progress, progress.stage("reinforce", 20, done=10) as stage:
+        assert stage.line() == "reinforce: 10/20 steps (50%), 0:00 gone"
+        clock.now = 60.0
+        stage.advance()
+        assert stage.line() == "reinforce: 11/20 steps (55%), 1:00 gone, about 9:00 left"
+
+
 def test_plain_lines_come_by_time_even_without_advance() -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=False, width=200)
