@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from journeyman.config import ReinforcementConfig
-from journeyman.controller.advantages import Group, GroupOutcome, outcome, well_formed
+from journeyman.controller.advantages import Group, GroupOutcome, outcome, solved, well_formed
 from journeyman.controller.checkpoints import Checkpoints
 from journeyman.controller.collector import Collector
 from journeyman.controller.prompts import PromptOrder
@@ -188,6 +188,9 @@ def _figures(groups: Sequence[Group], outcomes: Sequence[GroupOutcome]) -> dict[
         "well_formed": fmean([well_formed(e) for e in episodes]) if episodes else 0.0,
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
+        "groups_both_outcomes": float(
+            sum(0 < solved(group.episodes) < len(group.episodes) for group in groups)
+        ),
         "groups_dropped": float(sum(result.dropped is not None for result in outcomes)),
         "null_rewards": float(sum(result.null_rewards for result in outcomes)),
         "sampled_tokens": float(sum(sum(s.loss_mask) for e in episodes for s in e.streams)),
