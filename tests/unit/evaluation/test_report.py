@@ -6,8 +6,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from journeyman.evaluation.report import write_report
+from journeyman.evaluation.report import drawing, write_report
+from journeyman.evaluation.report.data import Point
 from journeyman.evaluation.report.tokens import sampled_runs
 from journeyman.evaluation.report.write import visible
 from journeyman.store import Store
@@ -144,3 +147,11 @@ def test_characters_spread_over_tokens_are_shown_whole(decode_bytes) -> None:
 
 def test_steering_characters_are_made_visible() -> None:
     assert visible("a\x1b[31m\u202eb\tc\n\x00") == "a␛[31m⟨U+202E⟩b\tc\n␀"
+
+
+@given(st.floats(0, 1.5), st.floats(0, 0.5))
+def test_rewards_above_one_are_drawn_within_the_chart(value: float, more: float) -> None:
+    points = [Point(step=1, value=0.2), Point(step=2, value=value, low=0.0, high=value + more)]
+    picture = drawing.curves({"reward": points}, "Reward by step")
+    heights = [float(y) for y in re.findall(r'cy="(-?[\d.]+)"', picture)]
+    assert len(heights) == 2 and all(0 <= y <= drawing.HEIGHT for y in heights)

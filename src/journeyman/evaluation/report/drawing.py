@@ -1,5 +1,6 @@
 """Charts as inline SVG. Colours are CSS variables of the page, so they follow its theme."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
@@ -145,6 +146,9 @@ def _scale(first: float, last: float, begin: float, end: float) -> Scale:
 
 
 def _ceiling(highest: float) -> float:
+    """Rewards may be above 1: the format term comes on top of the verifier's."""
+    if highest > 1 + 1e-9:
+        return math.ceil(5 * highest - 1e-9) / 5
     return next(c for c in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if highest <= c + 1e-9)
 
 
