@@ -96,13 +96,20 @@ class Stopwatch:
         self._directory = directory
         path = directory.root / "seconds.json"
         self.seconds: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+        self._started: dict[str, tuple[float, float]] = {}
 
     @contextmanager
     def running(self, phase: str) -> Iterator[None]:
         """Add the block's wall time to the phase, however it ends short of kill -9."""
-        before, started = self.seconds.get(phase, 0.0), time.monotonic()
+        self._started[phase] = self.seconds.get(phase, 0.0), time.monotonic()
         try:
             yield
         finally:
+            self.keep()
+            del self._started[phase]
+
+    def keep(self) -> None:
+        """Write the seconds so far: what a kill -9 cannot take."""
+        for phase, (before, started) in self._started.items():
             self.seconds[phase] = before + time.monotonic() - started
-            self._directory.write("seconds.json", json.dumps(self.seconds))
+        self._directory.write("seconds.json", json.dumps(self.seconds))

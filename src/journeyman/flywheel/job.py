@@ -253,6 +253,7 @@ class Job:
 
             async def on_step(step: int, figures: dict[str, float]) -> None:
                 stage.advance(step - stage.done)
+                self._stopwatch.keep()
                 kept = figures["groups"] - figures["groups_dropped"]
                 stage.note(
                     f"reward {figures.get('reward', 0.0):.2f}, {kept:.0f} of "

@@ -54,6 +54,19 @@ def test_seconds_add_up_over_processes_and_count_a_phase_that_failed(tmp_path: P
     assert 10.01 <= Stopwatch(directory).seconds["warm_start"] < 11
 
 
+def test_seconds_kept_in_the_middle_survive_a_kill_and_phases_may_nest(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path, CONFIG)
+    watch = Stopwatch(directory)
+    with watch.running("reinforcement"):
+        with watch.running("evaluate_during"):
+            time.sleep(0.01)
+        time.sleep(0.01)
+        watch.keep()
+        killed_here = Stopwatch(directory).seconds
+    assert 0.01 <= killed_here["evaluate_during"] < killed_here["reinforcement"]
+    assert killed_here["reinforcement"] <= watch.seconds["reinforcement"]
+
+
 def test_a_finished_run_keeps_its_summary_and_the_training_state_of_its_last_step(
     tmp_path: Path,
 ) -> None:
