@@ -3,13 +3,16 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from journeyman.flywheel.bench import bench_loop
 from journeyman.flywheel.inputs import newest_checkpoint
 from journeyman.observe import Progress
+from journeyman.sandbox.bench.machine import bench_sandboxes
 
 
 def register(app: typer.Typer) -> None:
@@ -45,3 +48,40 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"    decode {figures['decode_tok_s']:8.0f} tokens/s (64 sequences)")
         typer.echo(f"     train {figures['train_tok_s']:8.0f} tokens/s (8 × 512)")
         typer.echo(f"      fork {figures['fork_first_exec_s']:8.3f} s to the first command")
+
+    @bench.command("sandbox")
+    def sandbox(
+        drivers: Annotated[
+            list[str] | None,
+            typer.Option("--driver", help="Engine to measure; repeatable. Default: gvisor."),
+        ] = None,
+        quick: Annotated[bool, typer.Option(help="Few calls, within a minute.")] = False,
+        seed: Annotated[int, typer.Option(help="Of the random deaths.")] = 1,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    ) -> None:
+        """Fork, hibernation, resumption and commands; capacity; what many lives leave behind."""
+        with Progress() as progress:
+            figures = asyncio.run(bench_sandboxes(drivers or ["gvisor"], quick, seed, progress))
+        if as_json:
+            typer.echo(json.dumps(figures))
+        else:
+            Console().print(_table(figures))
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    capacity, lives = figures["capacity"], figures["lifecycles"]
+    table = Table(
+        caption=f"{capacity['hibernated']} hibernated and {capacity['active']} active at once; "
+        f"{lives['n']} lives left {lives['leaked']} things behind"
+    )
+    for column in ("driver", "what", "P50", "P95", "n"):
+        table.add_column(column)
+    for driver, measured in figures["drivers"].items():
+        for name, value in measured.items():
+            if isinstance(value, dict):
+                table.add_row(
+                    driver, name, f"{value['p50']:g}", f"{value['p95']:g}", str(value["n"])
+                )
+            elif isinstance(value, float):
+                table.add_row(driver, name, f"{value:g}", "", "")
+    return table

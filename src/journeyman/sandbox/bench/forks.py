@@ -1,6 +1,6 @@
 """How long a fork takes to its first command, and what it costs, beside busy cores.
 
-    python -m journeyman.sandbox.bench --forks 500 --busy 2
+    python -m journeyman.sandbox.bench.forks --forks 500 --busy 2
 
 Prints one JSON object. CPU seconds are of everything: service, engine, guest, teardown.
 """
@@ -102,7 +102,7 @@ async def measure(forks: int, at_once: int, driver: str = "auto") -> dict[str, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="journeyman.sandbox.bench")
+    parser = argparse.ArgumentParser(prog="journeyman.sandbox.bench.forks")
     parser.add_argument("--forks", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0, help="cores kept busy beside it")

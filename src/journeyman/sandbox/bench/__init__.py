@@ -1,0 +1,1 @@
+"""What this machine makes of sandboxes, as a client sees it: `journeyman bench sandbox`."""
