@@ -1,13 +1,26 @@
 """Where sandboxes come from, over HTTP."""
 
+import asyncio
+import tarfile
+import tempfile
+from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from pydantic import TypeAdapter
 
 from journeyman.sandbox.client.connection import Connection
 from journeyman.sandbox.client.remote import RemoteSandbox
 from journeyman.sandbox.client.template import TemplateSpec
-from journeyman.sandbox.wire.api import API, CreateRequest, Health, SandboxInfo, TemplateInfo
+from journeyman.sandbox.wire.api import (
+    API,
+    CreateRequest,
+    Health,
+    ImageInfo,
+    SandboxInfo,
+    TemplateInfo,
+)
+from journeyman.types.failure import UserError
 from journeyman.types.sandbox import Environment
 
 _INFOS = TypeAdapter(list[SandboxInfo])
@@ -47,6 +60,14 @@ class SandboxClient:
         answer = await self._connection.call("POST", f"{API}/templates", spec)
         return TemplateInfo.model_validate_json(answer).id
 
+    async def import_image(self, source: Path) -> str:
+        """Import an OCI layout or what `docker save` writes, as a directory or a tar; returns an
+        id for `TemplateSpec.base`. Raises UserError for what is no image or was changed."""
+        archive = await asyncio.to_thread(_archive, source)
+        with archive:
+            answer = await self._connection.send(f"{API}/images", archive)
+        return ImageInfo.model_validate_json(answer).id
+
     async def create(self, environment: Environment, *, lease_s: float = 600.0) -> RemoteSandbox:
         """Fork the template's snapshot and write the environment's files into it."""
         request = CreateRequest(
@@ -66,3 +87,17 @@ class SandboxClient:
     async def list(self) -> list[SandboxInfo]:
         """Running and hibernated sandboxes of this service."""
         return _INFOS.validate_json(await self._connection.call("GET", f"{API}/sandboxes"))
+
+
+def _archive(source: Path) -> IO[bytes]:
+    """The tar of an image, open for reading; a directory's is made and has no name."""
+    try:
+        if not source.is_dir():
+            return open(source, "rb")
+        archive: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.add(source, arcname=".")
+    except OSError as error:
+        raise UserError(f"cannot read the image {source}: {error.strerror}") from None
+    archive.seek(0)
+    return archive

@@ -1,10 +1,11 @@
 """HTTP to the sandbox service, with its errors turned back into ours."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlencode
 
 import httpx
@@ -16,6 +17,7 @@ from journeyman.sandbox.wire.token import token_path
 from journeyman.types.failure import SandboxError, UserError
 
 TOKEN_VARIABLE = "JOURNEYMAN_SANDBOX_TOKEN"
+_PIECE_BYTES = 1 << 18
 _MANY = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 
 
@@ -50,6 +52,20 @@ class Connection:
         headers = {"Content-Type": "application/json"} if content is not None else {}
         try:
             answer = await self._http.request(method, path, content=content, headers=headers)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        _raise_error(answer.status_code, answer.content)
+        return answer.content
+
+    async def send(self, path: str, file: IO[bytes]) -> bytes:
+        """POST a file's content; the answer's body."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                yield piece
+
+        try:
+            answer = await self._http.post(path, content=pieces())
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         _raise_error(answer.status_code, answer.content)
@@ -98,8 +114,8 @@ def _with_query(path: str, query: Mapping[str, Any]) -> str:
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
     view = memoryview(data)
-    for at in range(0, len(data), 1 << 18):
-        yield bytes(view[at : at + (1 << 18)])
+    for at in range(0, len(data), _PIECE_BYTES):
+        yield bytes(view[at : at + _PIECE_BYTES])
 
 
 def _raise_error(status: int, content: bytes) -> None:

@@ -57,7 +57,8 @@ class TemplateSpec(Value):
     """
 
     base: str = "default"
-    """`default` (Debian with Python, git, ripgrep, pytest), or the id of another template."""
+    """`default` (Debian with Python, git, ripgrep, pytest), the id of another template, or the
+    id of an imported image."""
     layers: tuple[Layer, ...] = ()
     warm: tuple[str, ...] = ()
     """argv of a process started before the snapshot; it runs on in every fork."""

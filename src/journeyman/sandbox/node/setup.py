@@ -26,8 +26,10 @@ PROGRAMS = {
     "musl-gcc": "musl-tools",
     "g++": "g++",
     "rg": "ripgrep",
+    "busybox": "busybox-static",
 }
-"""Program → Debian package that brings it. ripgrep is for tests of `grep` outside a sandbox."""
+"""Program → Debian package that brings it. ripgrep is for tests of `grep` outside a sandbox,
+busybox for images that hold nothing else."""
 _NOT_NEEDED_BY: dict[str, frozenset[str]] = {
     "gvisor": frozenset(),
     "bubblewrap": frozenset({"runsc"}),

@@ -1,12 +1,16 @@
 """The HTTP face of a sandbox manager."""
 
+import asyncio
 import hmac
+import tempfile
+from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from journeyman.sandbox.client.template import TemplateSpec
+from journeyman.sandbox.node.images import Images
 from journeyman.sandbox.service import guest_routes
 from journeyman.sandbox.service.manager import SandboxManager
 from journeyman.sandbox.service.templates import Templates
@@ -15,6 +19,7 @@ from journeyman.sandbox.wire.api import (
     CreateRequest,
     ErrorBody,
     Health,
+    ImageInfo,
     SandboxInfo,
     TemplateInfo,
 )
@@ -22,7 +27,9 @@ from journeyman.sandbox.wire.errors import describe
 from journeyman.types.failure import JourneymanError
 
 
-def create_app(manager: SandboxManager, templates: Templates, token: str) -> FastAPI:
+def create_app(
+    manager: SandboxManager, templates: Templates, images: Images, token: str
+) -> FastAPI:
     """The ASGI application. Every request carries `Authorization: Bearer TOKEN`."""
 
     app = FastAPI(title="Journeyman sandbox service")
@@ -30,6 +37,7 @@ def create_app(manager: SandboxManager, templates: Templates, token: str) -> Fas
     _add_errors(app)
     _add_sandboxes(app, manager)
     guest_routes.add(app, manager)
+    _add_images(app, images)
 
     @app.post(f"{API}/templates")
     async def build_template(spec: TemplateSpec) -> TemplateInfo:
@@ -75,6 +83,17 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: Exception) -> Response:
         return _error_response(400, ErrorBody(type="UserError", cause=f"bad request: {error}"))
+
+
+def _add_images(app: FastAPI, images: Images) -> None:
+    @app.post(f"{API}/images")
+    async def import_image(request: Request) -> ImageInfo:
+        """The body is a tar of the image; it is on disk before anything of it is read."""
+        with tempfile.NamedTemporaryFile(prefix="journeyman-image-") as file:
+            async for piece in request.stream():
+                await asyncio.to_thread(file.write, piece)
+            file.flush()
+            return ImageInfo(id=await images.add(Path(file.name)))
 
 
 def _add_sandboxes(app: FastAPI, manager: SandboxManager) -> None:

@@ -14,6 +14,7 @@ import uvicorn
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.node.agent_build import build_agent
+from journeyman.sandbox.node.images import Images
 from journeyman.sandbox.node.probe import choose_driver
 from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
 from journeyman.sandbox.service.app import create_app
@@ -36,10 +37,11 @@ async def serve(socket: Path, state: Path, driver: str = "auto", lifeline: bool 
     rootfs = require_rootfs()
     agent = install_agent(rootfs, build_agent())
     sweep_abandoned(home_dir() / "templates")
-    templates = Templates(home_dir() / "templates", chosen, rootfs, agent)
+    images = Images(home_dir() / "images")
+    templates = Templates(home_dir() / "templates", images, chosen, rootfs, agent)
     manager = SandboxManager(state, chosen, templates)
     token = secrets.token_urlsafe(32)
-    app = create_app(manager, templates, token)
+    app = create_app(manager, templates, images, token)
     config = uvicorn.Config(
         app,
         log_level="warning",

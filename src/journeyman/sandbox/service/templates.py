@@ -21,7 +21,9 @@ from journeyman.sandbox.client.template import (
 from journeyman.sandbox.node import files
 from journeyman.sandbox.node.commands import Command, run_command
 from journeyman.sandbox.node.driver import Driver, Limits, Machine, MachineSpec
+from journeyman.sandbox.node.images import Images
 from journeyman.sandbox.node.link import GuestFileError, GuestIdentity, GuestLink
+from journeyman.sandbox.node.rootfs import install_agent
 from journeyman.sandbox.node.snapshots import SnapshotReader, write_snapshot
 from journeyman.types.failure import UserError
 from journeyman.types.value import Value
@@ -61,8 +63,12 @@ class Templates:
     """A directory of templates, shared by every service of this machine: names are digests, and
     each is renamed into place whole."""
 
-    def __init__(self, directory: Path, driver: Driver, rootfs: Path, agent: str) -> None:
+    def __init__(
+        self, directory: Path, images: Images, driver: Driver, rootfs: Path, agent: str
+    ) -> None:
+        """`agent` is its path inside `rootfs`, the default root file system."""
         self._directory = directory
+        self._images = images
         self._driver = driver
         self._rootfs = rootfs
         self._agent = agent
@@ -111,16 +117,17 @@ class Templates:
                 "have no effect",
                 "Leave it out, or use the gvisor driver.",
             )
+        start = self._beginning(spec)
         self._directory.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(dir=self._directory, prefix=".building-"))
         work = Path(tempfile.mkdtemp(prefix="journeyman-template-"))
         limits = Limits(memory_bytes=spec.memory_bytes)
         machine_spec = MachineSpec(
-            f"{template}-{work.name[-8:]}", work, self._rootfs, self._agent, limits
+            f"{template}-{work.name[-8:]}", work, Path(start.rootfs), start.agent, limits
         )
         machine: Machine | None = None
         try:
-            machine, start = await self._start(spec, machine_spec)
+            machine = await self._start(start.id, machine_spec)
             built = start.model_copy(update={"id": template, "memory_bytes": spec.memory_bytes})
             built = await _apply(machine.link, spec, built)
             await self._save(machine, machine_spec, built, building)
@@ -134,22 +141,35 @@ class Templates:
             await asyncio.to_thread(shutil.rmtree, work)
             await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
 
-    async def _start(
-        self, spec: TemplateSpec, machine_spec: MachineSpec
-    ) -> tuple[Machine, Template]:
-        if spec.base == "default":
+    def _beginning(self, spec: TemplateSpec) -> Template:
+        """What the layers are applied to: a template, or with an empty id a bare image."""
+        if spec.base.startswith("t-"):
+            return self.get(spec.base)
+        rootfs, env, workdir = self._rootfs, DEFAULT_ENV, "/"
+        if spec.base != "default":
+            config = self._images.config(spec.base)
+            if config.user not in ("", "0", "root", "0:0", "root:root"):
+                raise UserError(
+                    f"image {spec.base} wants its commands to run as {config.user!r}",
+                    "Only images whose user is root can be used.",
+                )
+            rootfs = self._images.root(spec.base)
+            install_agent(rootfs, self._rootfs / self._agent.lstrip("/"))
+            env, workdir = {**DEFAULT_ENV, **config.env}, config.workdir
+        return Template(
+            id="",
+            rootfs=str(rootfs),
+            agent=self._agent,
+            memory_bytes=0,
+            env=env,
+            workdir=workdir,
+        )
+
+    async def _start(self, base: str, machine_spec: MachineSpec) -> Machine:
+        if not base:
             machine = await self._driver.boot(machine_spec)
-            start = Template(
-                id="",
-                rootfs=str(self._rootfs),
-                agent=self._agent,
-                memory_bytes=0,
-                env=DEFAULT_ENV,
-                workdir="/",
-            )
         else:
-            start = self.get(spec.base)
-            snapshot = self.snapshot(spec.base)
+            snapshot = self.snapshot(base)
             driver = self._driver
             manifest = await self._reader.check(snapshot, driver.name, driver.fingerprint)
             machine = await driver.restore(machine_spec, snapshot, manifest.next_number)
@@ -158,7 +178,7 @@ class Templates:
         except BaseException:
             self._driver.kill(machine)
             raise
-        return machine, start
+        return machine
 
     async def _save(
         self, machine: Machine, spec: MachineSpec, built: Template, building: Path
@@ -175,6 +195,7 @@ class Templates:
 
 
 async def _apply(link: GuestLink, spec: TemplateSpec, template: Template) -> Template:
+    await files.make_directory(link, template.workdir)  # an image may only name it
     for number, layer in enumerate(spec.layers):
         try:
             template = await _apply_layer(link, layer, template)

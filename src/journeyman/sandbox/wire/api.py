@@ -65,6 +65,10 @@ class TemplateInfo(Value):
     id: str
 
 
+class ImageInfo(Value):
+    id: str
+
+
 class Health(Value):
     driver: str
     isolation: str
