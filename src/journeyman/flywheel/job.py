@@ -248,8 +248,11 @@ class Job:
         how many steps the policy has had."""
         config = self._config.reinforcement
         left_s = config.max_s - self._stopwatch.seconds.get("reinforcement", 0.0)
-        done = max(self._checkpoints.steps(), default=0)
+        ledger = Ledger(self._services.store, self._directory.name)
+        done = await asyncio.to_thread(ledger.last_applied) or 0
         with self._progress.stage("reinforce", config.steps, limit_s=left_s, done=done) as stage:
+            if done > (kept := max(self._checkpoints.steps(), default=0)):
+                stage.note(f"takes steps {kept + 1} to {done} again: their checkpoint is missing")
 
             async def on_step(step: int, figures: dict[str, float]) -> None:
                 stage.advance(step - stage.done)
@@ -263,16 +266,18 @@ class Job:
                 if every and step % every == 0 and step < config.steps:
                     await self.evaluate("during", step)
 
-            steps = await self._loop(left_s, on_step).run()
+            steps = await self._loop(ledger, left_s, on_step).run()
             if steps < config.steps:
                 stage.note(f"ended by reinforcement.max_s = {config.max_s:.0f}")
             return steps
 
     def _loop(
-        self, left_s: float, on_step: Callable[[int, dict[str, float]], Awaitable[None]]
+        self,
+        ledger: Ledger,
+        left_s: float,
+        on_step: Callable[[int, dict[str, float]], Awaitable[None]],
     ) -> Reinforcement:
         config = self._config.reinforcement
-        ledger = Ledger(self._services.store, self._directory.name)
 
         async def attempt(task: Task, group: str, index: int) -> Episode:
             this = Attempt(kind="train", group=group, index=index, temperature=config.temperature)
