@@ -9,24 +9,31 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 #define MAX_PAYLOAD (1u << 20)
 #define CHUNK (64u << 10)
 /* Above this many unsent bytes, producers of streams and file contents wait. */
 #define OUTBOX_HIGH (512u << 10)
 #define STDIN_WINDOW (256u << 10)
+#define OUTPUT_WINDOW (256u << 10)
 
 enum frame_kind {
     /* host to guest */
-    EPOCH = 1, QUIESCE = 2, EXEC = 3, STDIN = 4, KILL = 5, LIST_EXECS = 6,
+    EPOCH = 1, QUIESCE = 2, EXEC = 3, STDIN = 4, KILL = 5, LIST_EXECS = 6, RESIZE = 7, GRANT = 8,
     READ = 10, WRITE_OPEN = 11, WRITE_DATA = 12, WRITE_COMMIT = 13, WRITE_ABORT = 14,
     STAT = 15, LIST = 16, MAKE_DIR = 17, REMOVE = 18, RENAME = 19, TREE = 20, RELIEVE = 21,
     /* guest to host */
-    OK = 64, FAILED = 65, DATA = 66, END = 67, OUTPUT = 68, EXITED = 69, CREDIT = 70
+    OK = 64, FAILED = 65, DATA = 66, END = 67, OUTPUT = 68, EXITED = 69, CREDIT = 70,
+    STARTED = 71
 };
 
-enum exec_flag { EXEC_STREAM = 1, EXEC_STDIN = 2 };
-enum exit_how { EXIT_CODE = 0, EXIT_SIGNAL = 1, EXIT_TIMEOUT = 2, EXIT_NOT_STARTED = 3 };
+/* A process with EXEC_WINDOW tells when it has started, and sends no more output than the host has
+ * granted; one with EXEC_TERMINAL has a terminal for its stdin, stdout and stderr. */
+enum exec_flag { EXEC_STREAM = 1, EXEC_STDIN = 2, EXEC_WINDOW = 4, EXEC_TERMINAL = 8 };
+enum exit_how {
+    EXIT_CODE = 0, EXIT_SIGNAL = 1, EXIT_TIMEOUT = 2, EXIT_NOT_STARTED = 3,
+    NOT_AN_EXIT = 4 /* between agent and supervisor only: the value is the main process's id */
+};
 
 /* A cursor over one received payload. `bad` is set by any read past the end. */
 struct reader { const unsigned char *data; size_t left; int bad; };
@@ -59,6 +66,9 @@ struct pollfd;
 /* Processes (exec.c) */
 void exec_request(uint32_t channel, struct reader *r);
 void exec_stdin(uint32_t channel, struct reader *r);
+void exec_resize(uint32_t channel, struct reader *r);
+void exec_grant(uint32_t channel, struct reader *r);
+void exec_hold_windows(void);
 void exec_kill(uint32_t channel, struct reader *r);
 void exec_list(uint32_t channel);
 void tree_request(uint32_t channel, struct reader *r);

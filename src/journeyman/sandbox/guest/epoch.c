@@ -98,6 +98,7 @@ void epoch_request(uint32_t channel, struct reader *r) {
         write_abort_all();
         file_reads_cancel_all();
     }
+    exec_hold_windows();
     if (quiesced_at) exec_shift_deadlines(now_ms() - quiesced_at);
     quiesced_at = 0;
     quiet = 0;

@@ -2,11 +2,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "account.h"
 #include "agent.h"
 #include "capture.h"
 #include "spawn.h"
@@ -15,6 +18,11 @@ struct exec {
     struct exec *next;
     uint32_t channel, flags;
     pid_t supervisor; /* 0 once reaped */
+    pid_t main; /* 0 until it is known, which it is of those with EXEC_WINDOW */
+    uint32_t window; /* bytes of output that may be sent now */
+    int ended; /* the main process has; its outcome waits until its output has left */
+    struct outcome outcome;
+    char *label; /* its arguments, for lists */
     struct ends ends;
     struct capture captures[2];
     int64_t started, deadline; /* monotonic ms; deadline 0: none */
@@ -53,13 +61,26 @@ static void free_strings(char **strings) {
     free(strings);
 }
 
+/* The arguments, one after the other with a space between, as much as fits. */
+static char *make_label(char **argv) {
+    size_t most = 4096, used = 0;
+    char *label = must_alloc(most);
+    label[0] = 0;
+    for (; argv && *argv && used < most - 1; argv++) {
+        int n = snprintf(label + used, most - used, used ? " %s" : "%s", *argv);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    return label;
+}
+
 static void start(uint32_t channel, uint32_t flags, uint32_t timeout_ms, uint32_t limit,
                   const struct command *command) {
     struct exec *exec = must_alloc(sizeof *exec);
     memset(exec, 0, sizeof *exec);
     exec->channel = channel;
     exec->flags = flags;
-    exec->supervisor = spawn(command, flags & EXEC_STDIN, &exec->ends);
+    exec->window = OUTPUT_WINDOW;
+    exec->supervisor = spawn(command, &exec->ends);
     if (exec->supervisor < 0) {
         send_failed(channel, errno, "cannot start a process");
         free(exec);
@@ -67,20 +88,35 @@ static void start(uint32_t channel, uint32_t flags, uint32_t timeout_ms, uint32_
     }
     exec->started = now_ms();
     exec->deadline = timeout_ms ? exec->started + timeout_ms : 0;
+    exec->label = make_label(command->argv);
     for (int i = 0; i < 2; i++) capture_start(&exec->captures[i], limit);
     exec->next = execs;
     execs = exec;
 }
 
-/* u32 flags, u32 timeout in ms (0: none), u32 bytes of each stream kept, cwd, argv, environment. */
+/* u32 flags, u32 timeout in ms (0: none), u32 bytes of each stream kept, u32 rows and u32 columns
+ * of the terminal, user (empty: root as the agent finds it), cwd, argv, environment. */
 void exec_request(uint32_t channel, struct reader *r) {
+    static struct account account;
     uint32_t flags = get_u32(r), timeout_ms = get_u32(r), limit = get_u32(r);
-    struct command command = {0};
+    struct command command = {
+        .with_stdin = !!(flags & EXEC_STDIN),
+        .reports_start = !!(flags & EXEC_WINDOW),
+        .terminal = !!(flags & EXEC_TERMINAL),
+    };
+    command.rows = (uint16_t)get_u32(r);
+    command.columns = (uint16_t)get_u32(r);
+    char *user = get_string(r);
     command.cwd = get_string(r);
     command.argv = get_strings(r);
     command.envp = get_strings(r);
-    if (r->bad || !command.argv[0] || find(channel)) send_failed(channel, EINVAL, "exec");
+    int bad = r->bad || !command.argv[0] || find(channel);
+    int error = !bad && *user ? account_find(user, &account) : 0;
+    if (!bad && *user) command.account = &account;
+    if (bad) send_failed(channel, EINVAL, "exec");
+    else if (error) send_failed(channel, error, user);
     else start(channel, flags, timeout_ms, limit, &command);
+    free(user);
     free(command.cwd);
     free_strings(command.argv);
     free_strings(command.envp);
@@ -109,6 +145,31 @@ void exec_stdin(uint32_t channel, struct reader *r) {
     if (exec->input_ended && !exec->input_used) close_end(&exec->ends.in);
 }
 
+/* u32 rows, u32 columns. The programs get SIGWINCH from us: not every kernel (gVisor's) sends it,
+ * and those that do not ask for it never notice. */
+void exec_resize(uint32_t channel, struct reader *r) {
+    struct exec *exec = find(channel);
+    struct winsize size = {0};
+    size.ws_row = (uint16_t)get_u32(r);
+    size.ws_col = (uint16_t)get_u32(r);
+    if (!exec || r->bad || !(exec->flags & EXEC_TERMINAL) || exec->ends.out < 0) return;
+    ioctl(exec->ends.out, TIOCSWINSZ, &size);
+    if (exec->supervisor) kill_descendants(exec->supervisor, SIGWINCH);
+}
+
+/* u32: bytes of output that the host has taken. */
+void exec_grant(uint32_t channel, struct reader *r) {
+    struct exec *exec = find(channel);
+    uint32_t taken = get_u32(r);
+    if (!exec || r->bad) return;
+    exec->window += taken < OUTPUT_WINDOW - exec->window ? taken : OUTPUT_WINDOW - exec->window;
+}
+
+/* A new epoch: the host may not listen to these yet, and says so by granting again. */
+void exec_hold_windows(void) {
+    for (struct exec *exec = execs; exec; exec = exec->next) exec->window = 0;
+}
+
 static void feed(struct exec *exec) {
     ssize_t n = write(exec->ends.in, exec->input, exec->input_used);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -121,12 +182,22 @@ static void feed(struct exec *exec) {
     frame_end();
 }
 
+/* Whether output must stay where it is: the host has granted no more or has not been told of the
+ * process yet, or the outbox is full. */
+static int is_held(const struct exec *exec) {
+    if (!(exec->flags & EXEC_STREAM) || exec->answered) return 0;
+    if ((exec->flags & EXEC_WINDOW) && (!exec->window || !exec->main)) return 1;
+    return outbox_size() > OUTBOX_HIGH;
+}
+
 /* Reads once from a pipe. Returns 0 when nothing more is there now. */
 static int take_output(struct exec *exec, int stream) {
     static unsigned char buffer[CHUNK];
     int *fd = stream ? &exec->ends.err : &exec->ends.out;
+    int windowed = (exec->flags & EXEC_WINDOW) && !exec->answered;
+    size_t most = windowed && exec->window < sizeof buffer ? exec->window : sizeof buffer;
     if (*fd < 0) return 0;
-    ssize_t n = read(*fd, buffer, sizeof buffer);
+    ssize_t n = read(*fd, buffer, most);
     if (n < 0 && errno == EINTR) return 1;
     if (n < 0 && errno == EAGAIN) return 0;
     if (n <= 0) {
@@ -134,17 +205,26 @@ static int take_output(struct exec *exec, int stream) {
         return 0;
     }
     if (exec->answered) return 1; /* a background child talks on; nobody listens any more */
+    if (windowed) exec->window -= (uint32_t)n;
     if (exec->flags & EXEC_STREAM) send_output(exec->channel, (uint8_t)stream, buffer, (size_t)n);
     else capture_add(&exec->captures[stream], buffer, (size_t)n);
     return 1;
 }
 
+/* What the main process wrote before it ended is in the pipes by now; takes it out of them, as far
+ * as the host lets us. Returns 0 while some of it must wait. The bound on reads is for children in
+ * the background that never stop talking. */
+static int drain(struct exec *exec) {
+    for (int stream = 0; stream < 2; stream++)
+        for (int reads = 0; reads < 32; reads++) {
+            if ((exec->flags & EXEC_WINDOW) && !exec->window) return 0;
+            if (!take_output(exec, stream)) break;
+        }
+    return 1;
+}
+
 static void answer(struct exec *exec, uint32_t how, int32_t value) {
     uint64_t dropped[2] = {0, 0};
-    /* What the main process wrote before it ended is in the pipes by now. The bound is for
-     * children in the background that never stop talking. */
-    for (int stream = 0; stream < 2; stream++)
-        for (int reads = 0; reads < 32 && take_output(exec, stream); reads++) {}
     for (int stream = 0; stream < 2; stream++)
         dropped[stream] = capture_send(&exec->captures[stream], exec->channel, (uint8_t)stream);
     frame_begin(EXITED, exec->channel);
@@ -163,12 +243,27 @@ static void answer(struct exec *exec, uint32_t how, int32_t value) {
     exec->input_used = 0;
 }
 
+static void finish(struct exec *exec, struct outcome outcome) {
+    exec->ended = 1;
+    exec->outcome = outcome;
+    close_end(&exec->ends.status);
+    if (drain(exec)) answer(exec, outcome.how, outcome.value);
+}
+
 static void take_status(struct exec *exec) {
     struct outcome outcome;
     ssize_t n = read(exec->ends.status, &outcome, sizeof outcome);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n == sizeof outcome) answer(exec, outcome.how, outcome.value);
-    else answer(exec, EXIT_SIGNAL, SIGKILL); /* somebody killed the supervisor */
+    if (n != sizeof outcome) { /* somebody killed the supervisor */
+        finish(exec, (struct outcome){EXIT_SIGNAL, SIGKILL});
+    } else if (outcome.how == NOT_AN_EXIT) {
+        exec->main = (pid_t)outcome.value;
+        frame_begin(STARTED, exec->channel);
+        put_u32((uint32_t)exec->main);
+        frame_end();
+    } else {
+        finish(exec, outcome);
+    }
 }
 
 /* u32 channel to kill, u32 signal; 0 ends the whole tree. */
@@ -185,7 +280,8 @@ void exec_kill(uint32_t channel, struct reader *r) {
     send_ok(channel);
 }
 
-/* One DATA frame for each command that lives: u32 channel, u32 supervisor, u8 main has ended. */
+/* One DATA frame for each command that lives: u32 channel, u32 supervisor, u8 main has ended, u32
+ * flags, u32 main process, its arguments. */
 void exec_list(uint32_t channel) {
     for (struct exec *exec = execs; exec; exec = exec->next) {
         if (!exec->supervisor) continue;
@@ -193,6 +289,9 @@ void exec_list(uint32_t channel) {
         put_u32(exec->channel);
         put_u32((uint32_t)exec->supervisor);
         put_u8((uint8_t)exec->answered);
+        put_u32(exec->flags);
+        put_u32((uint32_t)exec->main);
+        put_string(exec->label);
         frame_end();
     }
     frame_begin(END, channel);
@@ -208,13 +307,15 @@ size_t exec_poll_count(void) {
 size_t exec_poll_fill(struct pollfd *fds) {
     size_t used = 0;
     for (struct exec *exec = execs; exec; exec = exec->next) {
-        int held = (exec->flags & EXEC_STREAM) && !exec->answered && outbox_size() > OUTBOX_HIGH;
+        int held = is_held(exec);
         exec->polled = used;
         /* poll() skips negative descriptors */
         fds[used++] = (struct pollfd){exec->input_used ? exec->ends.in : -1, POLLOUT, 0};
         fds[used++] = (struct pollfd){held ? -1 : exec->ends.out, POLLIN, 0};
         fds[used++] = (struct pollfd){held ? -1 : exec->ends.err, POLLIN, 0};
-        fds[used++] = (struct pollfd){held ? -1 : exec->ends.status, POLLIN, 0};
+        /* The start of a process is told whether or not there is room for its output. */
+        int wait = held && (exec->main || !(exec->flags & EXEC_WINDOW));
+        fds[used++] = (struct pollfd){wait ? -1 : exec->ends.status, POLLIN, 0};
     }
     return used;
 }
@@ -230,6 +331,13 @@ void exec_poll_handle(const struct pollfd *fds, size_t count) {
     }
 }
 
+/* Commands that had ended while their output waited for the host. */
+static void finish_drained(void) {
+    for (struct exec *exec = execs; exec; exec = exec->next)
+        if (exec->ended && !exec->answered && drain(exec))
+            answer(exec, exec->outcome.how, exec->outcome.value);
+}
+
 /* Forgets commands that were answered, whose tree is gone and whose pipes are closed. */
 static void forget_finished(void) {
     for (struct exec **at = &execs; *at;) {
@@ -238,6 +346,7 @@ static void forget_finished(void) {
             close_end(&exec->ends.out);
             close_end(&exec->ends.err);
             *at = exec->next;
+            free(exec->label);
             free(exec);
         } else {
             at = &exec->next;
@@ -269,6 +378,7 @@ void exec_reap(void) {
             exec->supervisor = 0;
             if (WIFSIGNALED(status)) supervisor_died = 1;
         }
+    finish_drained();
     end_strays();
     forget_finished();
 }
@@ -285,7 +395,8 @@ void exec_check_deadlines(void) {
     for (struct exec *exec = execs; exec; exec = exec->next) {
         if (!exec->deadline || now < exec->deadline) continue;
         if (exec->supervisor) kill_tree(exec->supervisor);
-        answer(exec, EXIT_TIMEOUT, 0);
+        exec->deadline = 0;
+        finish(exec, (struct outcome){EXIT_TIMEOUT, 0});
     }
 }
 

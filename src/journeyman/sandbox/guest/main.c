@@ -33,6 +33,8 @@ static void dispatch(uint8_t kind, uint32_t channel, struct reader *r) {
     case STDIN: exec_stdin(channel, r); break;
     case KILL: exec_kill(channel, r); break;
     case LIST_EXECS: exec_list(channel); break;
+    case RESIZE: exec_resize(channel, r); break;
+    case GRANT: exec_grant(channel, r); break;
     case READ: file_read(channel, r); break;
     case WRITE_OPEN: write_open(channel, r); break;
     case WRITE_DATA: write_data(channel, r); break;

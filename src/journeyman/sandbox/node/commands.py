@@ -45,6 +45,9 @@ class Command:
             u32(ExecFlag.STDIN if self.stdin else 0)
             + u32(max(1, round(self.timeout_s * 1000)))
             + u32(self.kept_bytes)
+            + u32(0)  # no terminal
+            + u32(0)
+            + string(b"")  # root, with no variables but these
             + string(os.fsencode(self.cwd))
             + strings(os.fsencode(argument) for argument in self.argv)
             + strings(variables)

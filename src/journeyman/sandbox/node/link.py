@@ -51,6 +51,14 @@ class Channel:
     def deliver(self, frame: Frame | None) -> None:
         self._frames.put_nowait(frame)
 
+    def waiting(self) -> list[Frame]:
+        """Frames that have come and that nobody has received; from now on they have been."""
+        frames = []
+        while not self._frames.empty():
+            if frame := self._frames.get_nowait():
+                frames.append(frame)
+        return frames
+
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         await self._link.send(kind, self.number, payload)
 
@@ -173,16 +181,28 @@ class GuestLink:
     @contextmanager
     def channel(self) -> Iterator[Channel]:
         """A fresh conversation, forgotten at the end."""
-        if self.gone.is_set():
-            raise self.gone_error()
-        number = self.next_number
-        self.next_number = (number + 1) & 0xFFFFFFFF
-        channel = self._channels[number] = Channel(self, number)
+        channel = self.open_channel()
         try:
             with self.awake():
                 yield channel
         finally:
-            del self._channels[number]
+            self.close_channel(channel)
+
+    def open_channel(self, number: int | None = None) -> Channel:
+        """A conversation until `close_channel`: a fresh one, or one that the guest brought along
+        from an earlier life. Raises SandboxGone."""
+        if self.gone.is_set():
+            raise self.gone_error()
+        if number is None:
+            number = self.next_number
+            self.next_number = (number + 1) & 0xFFFFFFFF
+        channel = self._channels[number] = Channel(self, number)
+        return channel
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget it: what the guest still sends on it is dropped. Idempotent."""
+        if self._channels.get(channel.number) is channel:
+            del self._channels[channel.number]
 
     async def request(
         self, kind: FrameKind, payload: bytes = b"", timeout_s: float = _ANSWER_S

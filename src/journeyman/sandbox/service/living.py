@@ -9,6 +9,7 @@ from pathlib import Path
 
 from journeyman.sandbox.node.driver import Driver, Machine, MachineSpec
 from journeyman.sandbox.node.link import GuestIdentity, GuestLink
+from journeyman.sandbox.node.processes import ProcessTable
 from journeyman.sandbox.node.snapshots import SnapshotReader, write_snapshot
 from journeyman.sandbox.service.record import SandboxRecord
 from journeyman.sandbox.service.shared_lock import SharedLock
@@ -37,6 +38,8 @@ class LivingSandbox:
         self.ended = ""
         """Why it is gone; empty while it is not."""
         self.exhausted: list[str] = []
+        self.processes = ProcessTable()
+        """What runs on after the call that started it."""
         self.lock = SharedLock()
         self.saving = asyncio.Lock()
         """One snapshot at a time."""
@@ -123,9 +126,11 @@ class LivingSandbox:
 
     async def start(self, snapshot: Path) -> None:
         """First life: restore `snapshot` and give it an identity of its own."""
-        await self._restore(snapshot, fresh_identity(self.record.id))
+        machine = await self._restore(snapshot, fresh_identity(self.record.id))
+        if self.record.parent:
+            await self.processes.adopt(machine.link)
 
-    async def _restore(self, snapshot: Path, identity: GuestIdentity) -> None:
+    async def _restore(self, snapshot: Path, identity: GuestIdentity) -> Machine:
         driver = self._driver
         manifest = await self._reader.check(snapshot, driver.name, driver.fingerprint)
         machine = await driver.restore(self.spec, snapshot, manifest.next_number)
@@ -139,6 +144,7 @@ class LivingSandbox:
             driver.kill(machine)
             raise self.gone_error()
         self.machine = machine
+        return machine
 
     def _running(self) -> Machine:
         if self.machine is None:
@@ -164,6 +170,7 @@ class LivingSandbox:
             finally:
                 if not link.gone.is_set():
                     await link.begin_epoch(self.record.epoch, GuestIdentity(), _EPOCH_TIMEOUT_S)
+                    await self.processes.grant_again()
 
     async def hibernate(self) -> None:
         """Waits for running calls. Fails without harm: the sandbox then runs on."""
@@ -179,6 +186,7 @@ class LivingSandbox:
             await self.save(self.directory / "snapshots" / name)
             machine = self._running()
             self.machine = None
+            self.processes.detach()
             self.change(state="hibernated", snapshot=name)
             self._driver.kill(machine)
             await self._driver.collect([self.spec])
@@ -192,7 +200,8 @@ class LivingSandbox:
                 return
             snapshot = self.snapshot_directory
             try:
-                await self._restore(snapshot, GuestIdentity())
+                machine = await self._restore(snapshot, GuestIdentity())
+                await self.processes.adopt(machine.link)
             except BaseException:
                 await asyncio.shield(self._driver.collect([self.spec]))
                 raise

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from journeyman.sandbox.node import files
 from journeyman.sandbox.node.driver import Driver, Limits
+from journeyman.sandbox.node.processes import ProcessTable
 from journeyman.sandbox.node.snapshots import SnapshotReader
 from journeyman.sandbox.service.living import LivingSandbox
 from journeyman.sandbox.service.record import SandboxRecord, read_records
@@ -130,23 +131,28 @@ class SandboxManager:
                 "snapshot": "",
             }
         )
+        inherit = parent.processes
         if parent.record.state == "hibernated":
             async with parent.lock.exclusive():
                 if parent.record.state == "hibernated":
-                    return await self._begin(record, parent.snapshot_directory)
+                    return await self._begin(record, parent.snapshot_directory, inherit)
         snapshot = self._state.parent / "forks" / record.id
         try:
             async with parent.guest(), parent.saving:
                 await parent.save(snapshot, durable=False)
-            return await self._begin(record, snapshot)
+            return await self._begin(record, snapshot, inherit)
         finally:
             await asyncio.to_thread(shutil.rmtree, snapshot, ignore_errors=True)
 
-    async def _begin(self, record: SandboxRecord, snapshot: Path) -> LivingSandbox:
+    async def _begin(
+        self, record: SandboxRecord, snapshot: Path, inherit: ProcessTable | None = None
+    ) -> LivingSandbox:
         directory = self._state / record.id
         directory.mkdir(mode=0o700)
         sandbox = LivingSandbox(record, directory, self._driver, self._reader)
         self._living[record.id] = sandbox
+        if inherit:
+            sandbox.processes.inherit(inherit)
         try:
             record.write(directory)
             async with self._restores:
@@ -196,6 +202,7 @@ class SandboxManager:
         if sandbox.ended:
             return
         sandbox.ended = cause
+        sandbox.processes.lose(f"its sandbox is gone: {cause}")
         self._ends[sandbox.record.id] = sandbox.gone_error()
         while len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)

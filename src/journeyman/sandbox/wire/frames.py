@@ -11,10 +11,11 @@ from enum import IntEnum, IntFlag
 
 from journeyman.types.failure import SandboxError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_PAYLOAD_BYTES = 1 << 20
 CHUNK_BYTES = 64 << 10
 STDIN_WINDOW_BYTES = 256 << 10
+OUTPUT_WINDOW_BYTES = 256 << 10
 _HEADER = struct.Struct("<IBI")
 
 
@@ -27,6 +28,8 @@ class FrameKind(IntEnum):
     STDIN = 4
     KILL = 5
     LIST_EXECS = 6
+    RESIZE = 7
+    GRANT = 8
     READ = 10
     WRITE_OPEN = 11
     WRITE_DATA = 12
@@ -46,6 +49,7 @@ class FrameKind(IntEnum):
     OUTPUT = 68
     EXITED = 69
     CREDIT = 70
+    STARTED = 71
 
 
 FROM_GUEST = frozenset(kind for kind in FrameKind if kind >= FrameKind.OK)
@@ -54,6 +58,8 @@ FROM_GUEST = frozenset(kind for kind in FrameKind if kind >= FrameKind.OK)
 class ExecFlag(IntFlag):
     STREAM = 1
     STDIN = 2
+    WINDOW = 4
+    TERMINAL = 8
 
 
 class ExitHow(IntEnum):
