@@ -18,6 +18,9 @@ class Limits(Value):
     processes: int = 256
     open_files: int = 4096
     tmp_bytes: int = 256 << 20
+    disk_bytes_per_s: int = 400 << 20
+    """Read and written, where the guest has a disk; 0 is unlimited."""
+    disk_operations_per_s: int = 20_000
     cpus: float = 2.0
 
 

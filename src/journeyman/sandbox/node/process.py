@@ -66,6 +66,24 @@ async def spawn_with_pipes(
     return process, pipes
 
 
+async def spawn_engine(
+    argv: Sequence[str], *, groups: Sequence[Path], log: Path, inherited: Sequence[int]
+) -> asyncio.subprocess.Process:
+    """Start `argv` in `groups` with the `inherited` descriptors; all it prints goes to `log`."""
+    with _append(log) as output:
+        return await asyncio.create_subprocess_exec(
+            *("sh", "-c", _JOIN_AND_RUN, "sh"),
+            *(str(group) for group in groups),
+            "--",
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=clean_environment(),
+            pass_fds=inherited,
+        )
+
+
 async def run(argv: Sequence[str], *, timeout_s: float) -> str:
     """Run an engine's command to its end; returns what it printed. Raises SandboxError."""
     process = await asyncio.create_subprocess_exec(

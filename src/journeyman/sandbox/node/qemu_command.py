@@ -1,0 +1,121 @@
+"""QEMU's command line for one machine: the same for its first start and every later life."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from journeyman.sandbox.node.qemu_disk import DISK_NODE, Node
+from journeyman.sandbox.node.qemu_jail import KERNEL, RAM, SECCOMP
+from journeyman.types.value import Value
+
+PROGRAM = "/usr/bin/qemu-system-x86_64"
+PORT_NAME = "journeyman"
+CONSOLE = "console"
+_MACHINE_TYPE = "pc-i440fx-9.1"
+"""Pinned: a newer QEMU still loads what an older one saved."""
+_CODE_MB = 32
+"""Of translated code, where there is no hardware to run the guest's own."""
+_KERNEL_OPTIONS = (
+    "console=ttyS0 quiet loglevel=3 panic=-1 random.trust_cpu=on audit=0 "
+    # One tenant's code runs in it, as root: there is nobody to protect it from in there.
+    "mitigations=off nopti init_on_alloc=0 "
+    # What is touched becomes private to a fork: small pages keep that small.
+    "transparent_hugepage=madvise "
+    "rdinit=/init"
+)
+
+
+class Hardware(Value):
+    """What a saved device state fits to."""
+
+    memory_bytes: int
+    cpus: int
+    disk_bytes: int
+
+
+class Rates(Value):
+    """Of the disk; 0 is unlimited."""
+
+    bytes_per_s: int
+    operations_per_s: int
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """Descriptors that QEMU is started with: its control connection, the agent's port, KVM."""
+
+    monitor: int
+    port: int
+    kvm: int | None
+
+    def descriptors(self) -> tuple[int, ...]:
+        return tuple(d for d in (self.monitor, self.port, self.kvm) if d is not None)
+
+
+def _options(**values: object) -> str:
+    return ",".join(f"{key.replace('_', '-')}={value}" for key, value in values.items())
+
+
+def _accelerator(kvm: int | None) -> list[str]:
+    if kvm is not None:
+        # The device is opened outside the jail, whose user may not.
+        return [
+            *("-add-fd", f"fd={kvm},set=1"),
+            *("-accel", "kvm,device=/dev/fdset/1", "-cpu", "host,migratable=on"),
+        ]
+    return ["-accel", f"tcg,thread=multi,tb-size={_CODE_MB}", "-cpu", "qemu64"]
+
+
+def command_line(
+    hardware: Hardware,
+    nodes: Sequence[Node],
+    rates: Rates,
+    inherited: Inherited,
+) -> list[str]:
+    """Complete but for `first_start` or `later_life`."""
+    memory = f"{hardware.memory_bytes >> 20}M"
+    machine = _options(hpet="off", usb="off", vmport="off", memory_backend="ram", mem_merge="off")
+    ram = _options(id="ram", size=memory, mem_path=RAM, share="on")
+    throttle = {
+        "qom-type": "throttle-group",
+        "id": "disk-rate",
+        "x-bps-total": rates.bytes_per_s,
+        "x-iops-total": rates.operations_per_s,
+    }
+    argv = [
+        *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-sandbox", SECCOMP),
+        *("-machine", f"{_MACHINE_TYPE},{machine}", "-m", memory, "-smp", str(hardware.cpus)),
+        *_accelerator(inherited.kvm),
+        *("-object", f"memory-backend-file,{ram}", "-object", json.dumps(throttle)),
+        *(
+            "-chardev",
+            f"socket,id=monitor,fd={inherited.monitor}",
+            "-mon",
+            "chardev=monitor,mode=control",
+        ),
+        *("-device", "virtio-serial-pci,max_ports=2", "-chardev", f"socket,id=port,fd={inherited.port}"),
+        *("-device", f"virtserialport,chardev=port,name={PORT_NAME}"),
+        # The last words of a dying kernel, read over the monitor. A file would grow without end.
+        *("-chardev", f"ringbuf,id={CONSOLE},size=16K", "-serial", f"chardev:{CONSOLE}"),
+        # A machine that stops by itself stays, until it has been asked why.
+        *("-action", "reboot=shutdown,shutdown=pause,panic=pause"),
+        # Otherwise a state saved by a paused machine would wait for somebody to continue it.
+        *("-global", "migration.store-global-state=off"),
+    ]
+    for node in nodes:
+        argv += ["-blockdev", json.dumps(node)]
+    disk = _options(drive=DISK_NODE, rerror="report", werror="report")
+    return [*argv, "-device", f"virtio-blk-pci,{disk}"]
+
+
+def first_start(arguments: Sequence[str]) -> list[str]:
+    """Boot the kernel; later lives need neither it nor its initramfs. `arguments` are those of
+    the first program, see guest/boot/init.c."""
+    return [
+        *("-kernel", f"{KERNEL}/vmlinuz", "-initrd", f"{KERNEL}/initramfs"),
+        *("-append", f"{_KERNEL_OPTIONS} -- {' '.join(arguments)}"),
+    ]
+
+
+def later_life() -> list[str]:
+    return ["-incoming", "defer"]

@@ -1,0 +1,64 @@
+"""Saving and loading a machine's state over its monitor: devices and processors, without memory
+and disk."""
+
+import asyncio
+import re
+from typing import Any
+
+from journeyman.sandbox.node.qemu_monitor import Event, Monitor
+from journeyman.types.failure import SandboxError
+
+_SECONDS = 60.0
+
+
+async def begin(monitor: Monitor) -> None:
+    """After a first start, where there is nothing to load."""
+    await asyncio.gather(monitor.post("qmp_capabilities"), _leave_memory_out(monitor))
+
+
+async def load_state(monitor: Monitor, path: str) -> None:
+    """Let a machine that waits for it go on from a saved state. Raises SandboxError."""
+    loaded = monitor.expect(_is_over)
+    # In one go: each answer would cost a turn of two busy processes.
+    await asyncio.gather(
+        monitor.post("qmp_capabilities"),
+        _leave_memory_out(monitor),
+        monitor.post("migrate-incoming", uri=f"file:{path}"),
+    )
+    await _completed(loaded, "load its saved state")
+
+
+async def save_state(monitor: Monitor, path: str) -> None:
+    """Of a stopped machine. Raises SandboxError."""
+    saved = monitor.expect(_is_over)
+    await monitor.execute("migrate", uri=f"file:{path}")
+    await _completed(saved, "save its state")
+
+
+def _leave_memory_out(monitor: Monitor) -> "asyncio.Future[Any]":
+    enabled = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
+    return monitor.post("migrate-set-capabilities", capabilities=enabled)
+
+
+def _is_over(event: Event) -> bool:
+    status = event.get("data", {}).get("status")
+    return event.get("event") == "MIGRATION" and status in ("completed", "failed")
+
+
+async def _completed(outcome: "asyncio.Future[Event]", what: str) -> None:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            event = await outcome
+    except TimeoutError:
+        raise SandboxError(f"QEMU took over {_SECONDS:g} s to {what}") from None
+    if event["data"]["status"] != "completed":
+        raise SandboxError(f"QEMU could not {what}")
+
+
+async def memory_address(monitor: Monitor) -> int:
+    """Where the guest's memory begins in QEMU's process. Raises SandboxError."""
+    said = await monitor.execute("human-monitor-command", command_line="gpa2hva 0")
+    found = re.search(r"is (0x[0-9a-f]+)\s*$", str(said))
+    if not found:
+        raise SandboxError(f"QEMU does not tell where its guest's memory is: {said!r}")
+    return int(found[1], 16)
