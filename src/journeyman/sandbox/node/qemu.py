@@ -18,16 +18,18 @@ from journeyman.config.home import home_dir
 from journeyman.sandbox.node.cgroups import ControlGroups
 from journeyman.sandbox.node.driver import Machine, MachineSpec, agent_arguments
 from journeyman.sandbox.node.native_build import PRELOADED, compile_c
-from journeyman.sandbox.node.process import run
 from journeyman.sandbox.node.qemu_accelerator import choose_accelerator, processor_digest
 from journeyman.sandbox.node.qemu_boot import FirstStart, boot_into, booted_path
 from journeyman.sandbox.node.qemu_command import (
+    OLDEST_QEMU,
     Hardware,
     Inherited,
     Rates,
+    command_digest,
     command_line,
     first_start,
     later_life,
+    qemu_version,
 )
 from journeyman.sandbox.node.qemu_disk import Disk, disk_nodes
 from journeyman.sandbox.node.qemu_image import IMAGE_BYTES, build_image
@@ -53,9 +55,6 @@ _QEMU_BYTES = 256 << 20
 """What QEMU itself may need beside the guest's memory."""
 _QEMU_THREADS = 128
 _LAYERS_SOURCE = Path(__file__).parent / "qemu_layers.c"
-_REVISION = 1
-"""Raise when what a saved machine consists of changes."""
-_OLDEST = (9, 1)
 _ISOLATION = {
     "kvm": "a virtual machine on KVM: VM-level isolation, held by the processor",
     "tcg": "an emulated machine with its own kernel (QEMU's TCG): not held by the processor",
@@ -92,15 +91,15 @@ class QemuDriver:
             if shutil.which(program) is None:
                 raise UserError(f"the qemu driver needs {program!r}", cure)
         await asyncio.to_thread(require_kernel)
-        said = await run(("qemu-system-x86_64", "--version"), timeout_s=30)
-        version = said.split()[3]
-        if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        found = await asyncio.to_thread(qemu_version)
+        version = ".".join(str(part) for part in found)
+        if found < OLDEST_QEMU:
             raise UserError(f"the qemu driver needs QEMU 9.1 or newer, this is {version}", cure)
         self._layers = compile_c("qemu-layers", _LAYERS_SOURCE, PRELOADED, ("gcc", "cc"))
         self.accelerator = await asyncio.to_thread(choose_accelerator, version)
         self.isolation = _ISOLATION[self.accelerator]
         processor = f" {processor_digest()}" if self.accelerator == "kvm" else ""
-        self.fingerprint = f"{version} {self.accelerator}{processor} r{_REVISION}"
+        self.fingerprint = f"{version} {self.accelerator}{processor} {command_digest()}"
 
     # ---- lives
 
@@ -244,4 +243,5 @@ class QemuDriver:
                     self.name, self.fingerprint, start, self.snapshot, self.kill, self.collect
                 )
                 await boot_into(target, spec, first)
+            os.utime(target)  # in use
         return target

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from journeyman.sandbox.node.link import GuestIdentity, GuestLink
 from journeyman.sandbox.node.snapshots import write_snapshot
 
 _BOOT_S = 120.0
+_KEPT_S = 14 * 24 * 3600
 _WARMING = (
     ("sh", "-c", "true"),
     ("bash", "-lc", "true"),
@@ -53,6 +55,7 @@ async def boot_into(target: Path, spec: MachineSpec, first: FirstStart) -> None:
     """Boot a machine like `spec` and leave its snapshot at `target`; seconds. On any failure
     nothing is left. Raises SandboxError."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(_sweep, target.parent)
     work = Path(tempfile.mkdtemp(prefix="journeyman-boot-"))
     mine = replace(spec, id=work.name, directory=work, stands_still=False)
     machine: Machine | None = None
@@ -66,6 +69,13 @@ async def boot_into(target: Path, spec: MachineSpec, first: FirstStart) -> None:
             first.end(machine)
         await asyncio.shield(first.collect([mine]))
         await asyncio.to_thread(shutil.rmtree, work)
+
+
+def _sweep(directory: Path) -> None:
+    """Forget kinds of machine that nobody has started for long; they would boot again."""
+    for path in (*directory.glob("booted-*"), *directory.glob(".writing-*")):
+        if time.time() - path.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 async def _warm(link: GuestLink) -> None:

@@ -1,18 +1,22 @@
 """QEMU's command line for one machine: the same for its first start and every later life."""
 
+import hashlib
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from journeyman.sandbox.node.qemu_disk import DISK_NODE, Node
+from journeyman.sandbox.node.qemu_disk import DISK_NODE, Disk, Node, disk_nodes
 from journeyman.sandbox.node.qemu_jail import KERNEL, RAM, SECCOMP
 from journeyman.types.value import Value
 
 PROGRAM = "/usr/bin/qemu-system-x86_64"
 PORT_NAME = "journeyman"
 CONSOLE = "console"
+OLDEST_QEMU = (9, 1)
+"""The first that takes KVM's device as a descriptor."""
 _MACHINE_TYPE = "pc-i440fx-9.1"
-"""Pinned: a newer QEMU still loads what an older one saved."""
 _CODE_MB = 32
 """Of translated code, where there is no hardware to run the guest's own."""
 _KERNEL_OPTIONS = (
@@ -23,6 +27,12 @@ _KERNEL_OPTIONS = (
     "transparent_hugepage=madvise "
     "rdinit=/init"
 )
+
+
+def qemu_version() -> tuple[int, ...]:
+    """Of the installed QEMU. Raises FileNotFoundError when there is none."""
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in said.split()[3].split("."))
 
 
 class Hardware(Value):
@@ -93,7 +103,12 @@ def command_line(
             "-mon",
             "chardev=monitor,mode=control",
         ),
-        *("-device", "virtio-serial-pci,max_ports=2", "-chardev", f"socket,id=port,fd={inherited.port}"),
+        *(
+            "-device",
+            "virtio-serial-pci,max_ports=2",
+            "-chardev",
+            f"socket,id=port,fd={inherited.port}",
+        ),
         *("-device", f"virtserialport,chardev=port,name={PORT_NAME}"),
         # The last words of a dying kernel, read over the monitor. A file would grow without end.
         *("-chardev", f"ringbuf,id={CONSOLE},size=16K", "-serial", f"chardev:{CONSOLE}"),
@@ -119,3 +134,11 @@ def first_start(arguments: Sequence[str]) -> list[str]:
 
 def later_life() -> list[str]:
     return ["-incoming", "defer"]
+
+
+def command_digest() -> str:
+    """Changes with every option above: a state fits only the machine it was saved from."""
+    hardware = Hardware(memory_bytes=1 << 20, cpus=1, disk_bytes=1 << 20)
+    rates = Rates(bytes_per_s=0, operations_per_s=0)
+    argv = command_line(hardware, disk_nodes(Disk(Path(), 0), "", ""), rates, Inherited(3, 4, None))
+    return hashlib.sha256("\0".join([*argv, *first_start([])]).encode()).hexdigest()[:8]
