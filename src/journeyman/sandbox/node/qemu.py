@@ -32,7 +32,7 @@ from journeyman.sandbox.node.qemu_command import (
     qemu_version,
 )
 from journeyman.sandbox.node.qemu_disk import Disk, disk_nodes
-from journeyman.sandbox.node.qemu_image import IMAGE_BYTES, build_image
+from journeyman.sandbox.node.qemu_image import build_image
 from journeyman.sandbox.node.qemu_jail import IMAGE, MACHINE, jail_uid, jailed
 from journeyman.sandbox.node.qemu_kernel import kernel_with_initramfs, require_kernel
 from journeyman.sandbox.node.qemu_machine import OUT_OF_MEMORY, QemuMachine, launch
@@ -48,13 +48,13 @@ from journeyman.sandbox.node.qemu_snapshot import (
 from journeyman.sandbox.node.qemu_state import begin, load_state, memory_address, save_state
 from journeyman.sandbox.node.snapshots import SnapshotReader
 from journeyman.sandbox.node.stillness import Stillness
-from journeyman.types.failure import UserError
+from journeyman.types.failure import SandboxError, UserError
 
 log = logging.getLogger(__name__)
 _QEMU_BYTES = 256 << 20
 """What QEMU itself may need beside the guest's memory."""
 _QEMU_THREADS = 128
-_LAYERS_SOURCE = Path(__file__).parent / "qemu_layers.c"
+LAYERS_SOURCE = Path(__file__).parent / "qemu_layers.c"
 _ISOLATION = {
     "kvm": "a virtual machine on KVM: VM-level isolation, held by the processor",
     "tcg": "an emulated machine with its own kernel (QEMU's TCG): not held by the processor",
@@ -95,7 +95,7 @@ class QemuDriver:
         version = ".".join(str(part) for part in found)
         if found < OLDEST_QEMU:
             raise UserError(f"the qemu driver needs QEMU 9.1 or newer, this is {version}", cure)
-        self._layers = compile_c("qemu-layers", _LAYERS_SOURCE, PRELOADED, ("gcc", "cc"))
+        self._layers = compile_c("qemu-layers", LAYERS_SOURCE, PRELOADED, ("gcc", "cc"))
         self.accelerator = await asyncio.to_thread(choose_accelerator, version)
         self.isolation = _ISOLATION[self.accelerator]
         processor = f" {processor_digest()}" if self.accelerator == "kvm" else ""
@@ -111,7 +111,10 @@ class QemuDriver:
 
     async def restore(self, spec: MachineSpec, snapshot: Path, first_number: int) -> Machine:
         saved = SavedMachine.read(snapshot)
-        memory, disk = await asyncio.to_thread(take_over, snapshot, saved, spec.directory)
+        try:
+            memory, disk = await asyncio.to_thread(take_over, snapshot, saved, spec.directory)
+        except OSError as error:
+            raise SandboxError(f"cannot prepare the machine of {spec.id}: {error}") from None
         machine = await self._start(
             spec, saved.hardware, memory, disk, saved.image, later_life(), first_number
         )
@@ -160,7 +163,14 @@ class QemuDriver:
             cpus=limits.cpus,
         )
         kvm = self.accelerator == "kvm"
-        engine = await launch(spec, command, groups=groups, first_number=first_number, kvm=kvm)
+        engine = await launch(
+            spec,
+            command,
+            groups=groups,
+            file_bytes=2 * hardware.disk_bytes,
+            first_number=first_number,
+            kvm=kvm,
+        )
         return QemuMachine(
             spec.id,
             engine.link,
@@ -176,6 +186,7 @@ class QemuDriver:
     async def snapshot(self, machine: Machine, spec: MachineSpec, into: Path) -> None:
         assert isinstance(machine, QemuMachine)
         monitor, files, uid = machine.monitor, spec.directory / "machine", jail_uid(spec.id)
+        await machine.disk.shorten(monitor)
         await monitor.execute("stop")
         try:
             await machine.disk.freeze(monitor, uid, _DISKS)
@@ -216,8 +227,15 @@ class QemuDriver:
         agent = spec.rootfs / spec.agent.lstrip("/")
         kernel = await asyncio.to_thread(kernel_with_initramfs, agent)
         limits = spec.limits
+        if limits.disk_bytes < image.stat().st_size:
+            raise UserError(
+                f"a disk of {limits.disk_bytes} bytes is smaller than the image {image}",
+                f"Allow at least disk_bytes={image.stat().st_size}.",
+            )
         hardware = Hardware(
-            memory_bytes=limits.memory_bytes, cpus=math.ceil(limits.cpus), disk_bytes=IMAGE_BYTES
+            memory_bytes=limits.memory_bytes,
+            cpus=math.ceil(limits.cpus),
+            disk_bytes=limits.disk_bytes,
         )
         arguments = [str(limits.tmp_bytes), *agent_arguments(spec)[1:]]
 

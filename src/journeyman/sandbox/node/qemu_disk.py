@@ -6,6 +6,7 @@ above which is said on QEMU's command line, so that no header, which the guest's
 written, decides what is opened.
 """
 
+import asyncio
 import os
 import secrets
 import shutil
@@ -15,13 +16,16 @@ from typing import Any
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.node.process import run
-from journeyman.sandbox.node.qemu_monitor import Monitor
+from journeyman.sandbox.node.qemu_monitor import Event, Monitor
+from journeyman.types.failure import SandboxError
 
 Node = dict[str, Any]
 """Of QEMU's block layer, as its monitor and `-blockdev` take it."""
 IMAGE_NODE, DISK_NODE = "image", "disk"
 MAX_LAYERS = 8
-"""Longer chains are merged while the machine runs: each read asks every overlay in turn."""
+"""Before a snapshot would make the chain longer, all but the lowest overlay are merged: a read
+asks each of them in turn."""
+_MERGE_S = 300.0
 
 
 @dataclass
@@ -44,6 +48,19 @@ class Disk:
         shutil.copyfile(empty, path)
         os.chown(path, uid, uid)
         path.chmod(0o600)
+
+    async def shorten(self, monitor: Monitor) -> None:
+        """Of a running machine, where the chain is long. Raises SandboxError."""
+        if len(self.layers) < MAX_LAYERS:
+            return
+        job = f"merge-{secrets.token_hex(4)}"
+        merged = monitor.expect(lambda event: _is_end_of(job, event))
+        await monitor.execute("block-stream", job_id=job, device=self.top, base_node=self.layers[0])
+        async with asyncio.timeout(_MERGE_S):
+            event = await merged
+        if problem := event["data"].get("error"):
+            raise SandboxError(f"QEMU could not merge overlays: {problem}")
+        self.layers = self.layers[:1]
 
     async def freeze(self, monitor: Monitor, uid: int, directory: str) -> None:
         """Of a stopped machine: from now on nothing writes what was topmost, and links to it may
@@ -103,6 +120,11 @@ def overlay_nodes(name: str, filename: str, below: str, writable: bool) -> list[
             "backing": below or None,
         },
     ]
+
+
+def _is_end_of(job: str, event: Event) -> bool:
+    ended = event.get("event") in ("BLOCK_JOB_COMPLETED", "BLOCK_JOB_CANCELLED")
+    return ended and event.get("data", {}).get("device") == job
 
 
 async def _writes(monitor: Monitor) -> int:

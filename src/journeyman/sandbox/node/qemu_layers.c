@@ -62,8 +62,8 @@ static void lay_pieces(char *base, size_t size, int protection) {
     FILE *map = fopen(path, "re");
     if (!map && errno == ENOENT) return; /* a first start: memory is zero */
     if (!map) fail(path);
-    int count = open_layers(map, layers);
-    while (fscanf(map, "%lu %lu %d %lu", &page, &pages, &layer, &place) == 4) {
+    int count = open_layers(map, layers), fields;
+    while ((fields = fscanf(map, "%lu %lu %d %lu", &page, &pages, &layer, &place)) == 4) {
         errno = EINVAL;
         if (layer < 0 || layer >= count || (page + pages) * PAGE > size) fail("read the map");
         void *piece = system_mmap(base + page * PAGE, pages * PAGE, protection,
@@ -72,7 +72,7 @@ static void lay_pieces(char *base, size_t size, int protection) {
         if (piece == MAP_FAILED) fail("map a piece of memory");
     }
     errno = EINVAL;
-    if (!feof(map)) fail("read the map");
+    if (fields != EOF) fail("read the map");
     fclose(map);
     for (int i = 0; i < count; i++) close(layers[i]);
     memory = base;

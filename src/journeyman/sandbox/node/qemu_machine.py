@@ -64,6 +64,7 @@ async def launch(
     command: Callable[[Inherited], Sequence[str]],
     *,
     groups: Sequence[Path],
+    file_bytes: int,
     first_number: int,
     kvm: bool,
 ) -> Engine:
@@ -76,7 +77,11 @@ async def launch(
             their_monitor.fileno(), their_port.fileno(), _open_kvm(opened) if kvm else None
         )
         jail = await spawn_engine(
-            command(inherited), groups=groups, log=log, inherited=inherited.descriptors()
+            command(inherited),
+            groups=groups,
+            log=log,
+            inherited=inherited.descriptors(),
+            file_bytes=file_bytes,
         )
         link_streams = await asyncio.open_connection(sock=port.dup(), limit=4 * CHUNK_BYTES)
         streams = await asyncio.open_connection(sock=monitor.dup(), limit=MAX_LINE_BYTES)

@@ -57,7 +57,8 @@ class MemoryMap:
         except ValueError:
             raise SandboxError(f"{path} is no map of memory") from None
         page, count, layer, place = pieces.T
-        if len(pieces) and (layer.max() >= len(layers) or (page + count).max() > len(empty)):
+        beyond = (layer >= len(layers)) | (page + count > len(empty))
+        if bool(beyond.any() or (pieces < 0).any()):
             raise SandboxError(f"{path} names memory or layers that are not there")
         steps = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         pages = np.repeat(page, count) + steps

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,10 @@
 #define PORT_NAME "journeyman"
 #define NEW_ROOT "/new"
 #define WAIT_MS 20000
+/* From <linux/fs.h> and <linux/ext4.h>, which musl does not carry. */
+#define DEVICE_BYTES _IOR(0x12, 114, size_t)
+#define RESIZE _IOW('f', 16, uint64_t)
+#define BLOCK 4096
 
 static void fail(const char *what) {
     dprintf(STDERR_FILENO, "journeyman: cannot %s: %s\n", what, strerror(errno));
@@ -123,6 +128,27 @@ static void make_devices(void) {
         fail("make links in /dev");
 }
 
+/* The image is small; the disk, and with it the file system, is as large as the sandbox may fill. */
+static void grow(void) {
+    uint64_t bytes = 0;
+    int disk = open(DISK, O_RDONLY | O_CLOEXEC), root = open(NEW_ROOT, O_RDONLY | O_CLOEXEC);
+    if (disk < 0 || root < 0 || ioctl(disk, (int)DEVICE_BYTES, &bytes)) fail("measure the disk");
+    uint64_t blocks = bytes / BLOCK;
+    if (ioctl(root, (int)RESIZE, &blocks)) fail("grow the file system");
+    close(root);
+    close(disk);
+}
+
+/* Commands are root. What makes the kernel run programs or stop for root is read-only for them. */
+static void close_kernel_interfaces(void) {
+    unsigned long plain = MS_NOSUID | MS_NOEXEC | MS_NODEV;
+    mount_at("sysfs", NEW_ROOT "/sys", plain | MS_RDONLY, NULL);
+    if (mount(NEW_ROOT "/proc/sys", NEW_ROOT "/proc/sys", NULL, MS_BIND, NULL) ||
+        mount(NULL, NEW_ROOT "/proc/sys", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | plain, NULL) ||
+        mount("/dev/null", NEW_ROOT "/proc/sysrq-trigger", NULL, MS_BIND, NULL))
+        fail("close /proc");
+}
+
 static void mount_root(const char *tmp_bytes) {
     char size[64];
     snprintf(size, sizeof size, "size=%s,mode=1777", tmp_bytes);
@@ -130,7 +156,8 @@ static void mount_root(const char *tmp_bytes) {
     make_dir(NEW_ROOT);
     if (mount(DISK, NEW_ROOT, "ext4", MS_NOATIME, NULL)) fail("mount " DISK);
     mount_at("proc", NEW_ROOT "/proc", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL);
-    mount_at("sysfs", NEW_ROOT "/sys", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL);
+    grow();
+    close_kernel_interfaces();
     mount_at("tmpfs", NEW_ROOT "/run", MS_NOSUID | MS_NODEV, "mode=755");
     mount_at("tmpfs", NEW_ROOT "/tmp", MS_NOSUID | MS_NODEV, size);
     mount_at("tmpfs", NEW_ROOT "/sys/fs/cgroup", MS_NOSUID | MS_NOEXEC | MS_NODEV, "mode=755");
