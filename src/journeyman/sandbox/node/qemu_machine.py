@@ -160,9 +160,11 @@ class _Ending:
 
 
 def _panic(console: str) -> str:
-    """The kernel's own words, from what the guest printed last: not to be trusted."""
+    """The kernel's own words and our first program's, from what the guest printed last."""
+    said = [line.partition("journeyman: ")[2] for line in console.splitlines()]
     for line in console.splitlines():
         _, found, reason = line.partition("Kernel panic - not syncing: ")
         if found:
-            return f"its kernel panicked: {reason.strip()[:200]}"
+            words = "; ".join([*filter(None, said), reason.strip()])
+            return f"its kernel panicked: {words[:300]}"
     return ""

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -65,13 +66,15 @@ def _seal(directory: Path, manifest: SnapshotManifest, durable: bool) -> None:
     if not durable:
         (directory / _MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
         return
-    files = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_symlink() or not path.is_file():
-            continue
-        path.chmod(0o444)  # the directory is its owner's; a jailed engine sees only the file
-        _fsync(path)
-        files[str(path.relative_to(directory))] = _digests.of(path)
+    paths = [p for p in sorted(directory.rglob("*")) if p.is_file() and not p.is_symlink()]
+    # The disk is waited for while the processor reads.
+    with ThreadPoolExecutor(1) as disk:
+        synced = [disk.submit(_fsync, path) for path in paths]
+        for path in paths:
+            path.chmod(0o444)  # the directory is its owner's; a jailed engine sees only the file
+        files = {str(path.relative_to(directory)): _digests.of(path) for path in paths}
+        for one in synced:
+            one.result()
     manifest = manifest.model_copy(update={"files": files})
     written = directory / _MANIFEST
     written.write_text(manifest.model_dump_json(), encoding="utf-8")
