@@ -19,12 +19,14 @@ from journeyman.sandbox.node.cgroups import ControlGroups
 from journeyman.sandbox.node.driver import Machine, MachineSpec, agent_arguments
 from journeyman.sandbox.node.native_build import PRELOADED, compile_c
 from journeyman.sandbox.node.qemu_accelerator import choose_accelerator, processor_digest
+from journeyman.sandbox.node.qemu_arrival import Arrival, Departing
 from journeyman.sandbox.node.qemu_boot import FirstStart, boot_into, booted_path
 from journeyman.sandbox.node.qemu_command import (
     OLDEST_QEMU,
     Hardware,
     Inherited,
     Rates,
+    arriving_life,
     command_digest,
     command_line,
     first_start,
@@ -202,6 +204,22 @@ class QemuDriver:
             await asyncio.to_thread(write_snapshot_files, files, saved, memory, into)
         finally:
             await monitor.execute("cont")
+
+    def arrival(self, spec: MachineSpec, departing: Departing) -> Arrival:
+        """The place for a machine that migrates to this node; see `qemu_migrate.py`."""
+
+        async def launch(memory: MemoryMap, disk: Disk) -> QemuMachine:
+            return await self._start(
+                spec,
+                departing.hardware,
+                memory,
+                disk,
+                departing.image,
+                arriving_life(),
+                departing.next_number,
+            )
+
+        return Arrival(departing, spec.directory, launch)
 
     def kill(self, machine: Machine) -> None:
         assert isinstance(machine, QemuMachine)

@@ -133,7 +133,13 @@ def first_start(arguments: Sequence[str]) -> list[str]:
 
 
 def later_life() -> list[str]:
+    """Wait for a saved state and go on from it at once."""
     return ["-incoming", "defer"]
+
+
+def arriving_life() -> list[str]:
+    """Wait for a machine that migrates, and stay stopped when it is here."""
+    return ["-incoming", "defer", "-S"]
 
 
 def command_digest() -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from journeyman.types.failure import SandboxError
 
 MAX_LINE_BYTES = 1 << 20
 _ANSWER_S = 60.0
+_UNIX = (socket.AF_UNIX, socket.SOCK_STREAM)
 
 Event = dict[str, Any]
 
@@ -24,6 +26,7 @@ class Monitor:
         writer: asyncio.StreamWriter,
         on_event: Callable[[Event], None],
     ) -> None:
+        """Over a connected unix socket."""
         self.name = name
         self._reader = reader
         self._writer = writer
@@ -64,6 +67,18 @@ class Monitor:
         message = {"execute": command, "arguments": named, "id": self._number}
         self._writer.write(json.dumps(message).encode() + b"\n")
         return answer
+
+    async def give(self, name: str, descriptor: int) -> None:
+        """Let QEMU have an open descriptor under a name. Raises SandboxError."""
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        message = {"execute": "getfd", "arguments": {"fdname": name}, "id": self._number}
+        transport = self._writer.transport
+        transport.set_write_buffer_limits(0)
+        await self._writer.drain()  # a descriptor must not overtake a command
+        with socket.fromfd(transport.get_extra_info("socket").fileno(), *_UNIX) as out:
+            socket.send_fds(out, [json.dumps(message).encode() + b"\n"], [descriptor])
+        await answer
 
     def expect(self, wanted: Callable[[Event], bool]) -> asyncio.Future[Event]:
         """The next event that is `wanted`; ask before sending what causes it."""

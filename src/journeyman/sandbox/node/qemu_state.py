@@ -18,21 +18,21 @@ async def begin(monitor: Monitor) -> None:
 
 async def load_state(monitor: Monitor, path: str) -> None:
     """Let a machine that waits for it go on from a saved state. Raises SandboxError."""
-    loaded = monitor.expect(_is_over)
+    loaded = expect_end(monitor)
     # In one go: each answer would cost a turn of two busy processes.
     await asyncio.gather(
         monitor.post("qmp_capabilities"),
         _leave_memory_out(monitor),
         monitor.post("migrate-incoming", uri=f"file:{path}"),
     )
-    await _completed(loaded, "load its saved state")
+    await completed(loaded, "load its saved state")
 
 
 async def save_state(monitor: Monitor, path: str) -> None:
     """Of a stopped machine. Raises SandboxError."""
-    saved = monitor.expect(_is_over)
+    saved = expect_end(monitor)
     await monitor.execute("migrate", uri=f"file:{path}")
-    await _completed(saved, "save its state")
+    await completed(saved, "save its state")
 
 
 def _leave_memory_out(monitor: Monitor) -> "asyncio.Future[Any]":
@@ -40,12 +40,18 @@ def _leave_memory_out(monitor: Monitor) -> "asyncio.Future[Any]":
     return monitor.post("migrate-set-capabilities", capabilities=enabled)
 
 
+def expect_end(monitor: Monitor) -> "asyncio.Future[Event]":
+    """Of a state's way out or in; ask before it begins, and wait with `completed`."""
+    return monitor.expect(_is_over)
+
+
 def _is_over(event: Event) -> bool:
     status = event.get("data", {}).get("status")
     return event.get("event") == "MIGRATION" and status in ("completed", "failed")
 
 
-async def _completed(outcome: "asyncio.Future[Event]", what: str) -> None:
+async def completed(outcome: "asyncio.Future[Event]", what: str) -> None:
+    """Raises SandboxError when it failed or takes too long."""
     try:
         async with asyncio.timeout(_SECONDS):
             event = await outcome
