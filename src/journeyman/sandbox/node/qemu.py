@@ -216,7 +216,6 @@ class QemuDriver:
                 disk,
                 departing.image,
                 arriving_life(),
-                departing.next_number,
             )
 
         return Arrival(departing, spec.directory, launch)

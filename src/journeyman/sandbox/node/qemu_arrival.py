@@ -16,7 +16,7 @@ from journeyman.sandbox.node.qemu_machine import QemuMachine
 from journeyman.sandbox.node.qemu_memory import MemoryMap
 from journeyman.sandbox.node.qemu_monitor import Event
 from journeyman.sandbox.node.qemu_snapshot import new_machine
-from journeyman.sandbox.node.qemu_state import completed, expect_end
+from journeyman.sandbox.node.qemu_state import completed, expect_end, set_capabilities
 from journeyman.types.failure import SandboxError
 from journeyman.types.value import Value
 
@@ -31,7 +31,6 @@ class Departing(Value):
     image: str
     overlays: tuple[str, ...]
     """Frozen ones, oldest first; they are copied as files."""
-    next_number: int
 
 
 Launch = Callable[[MemoryMap, Disk], Awaitable[QemuMachine]]
@@ -64,8 +63,7 @@ class Arrival:
         self._machine = await self._launch(memory, self._disk)
         monitor = self._machine.monitor
         await monitor.execute("qmp_capabilities")
-        enabled = [{"capability": "events", "state": True}]
-        await monitor.execute("migrate-set-capabilities", capabilities=enabled)
+        await set_capabilities(monitor, {"events": True})
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("")  # Linux finds a free name, which vanishes with the socket
             listener.listen(1)
@@ -84,7 +82,7 @@ class Arrival:
 
     async def connect_memory(self) -> Streams:
         """To what reads the saved state and memory."""
-        monitor = self._running().monitor
+        monitor = self.machine().monitor
         ours, theirs = socket.socketpair()
         with theirs:
             await monitor.give("memory", theirs.fileno())
@@ -97,11 +95,12 @@ class Arrival:
         if self._loaded is None:
             raise SandboxError("nothing of the machine that arrives is on its way")
         await completed(self._loaded, "take in the machine that arrives")
-        await self._running().monitor.execute("nbd-server-stop")
+        await self.machine().monitor.execute("nbd-server-stop")
 
-    async def commit(self) -> QemuMachine:
+    async def commit(self, next_number: int) -> QemuMachine:
         """It runs from here on. Its guest still needs its next epoch."""
-        machine = self._running()
+        machine = self.machine()
+        machine.link.next_number = next_number
         await machine.monitor.execute("cont")
         return machine
 
@@ -110,7 +109,8 @@ class Arrival:
         if self._machine:
             self._machine.end()
 
-    def _running(self) -> QemuMachine:
+    def machine(self) -> QemuMachine:
+        """Raises SandboxError before `start`."""
         if self._machine is None:
             raise SandboxError("the machine that arrives has not been started")
         return self._machine

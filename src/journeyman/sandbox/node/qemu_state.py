@@ -3,6 +3,7 @@ and disk."""
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from journeyman.sandbox.node.qemu_monitor import Event, Monitor
@@ -31,13 +32,21 @@ async def load_state(monitor: Monitor, path: str) -> None:
 async def save_state(monitor: Monitor, path: str) -> None:
     """Of a stopped machine. Raises SandboxError."""
     saved = expect_end(monitor)
-    await monitor.execute("migrate", uri=f"file:{path}")
+    # Again: a machine that has migrated was asked to send its memory.
+    begun = _leave_memory_out(monitor), monitor.post("migrate", uri=f"file:{path}")
+    await asyncio.gather(*begun)
     await completed(saved, "save its state")
 
 
 def _leave_memory_out(monitor: Monitor) -> "asyncio.Future[Any]":
-    enabled = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
-    return monitor.post("migrate-set-capabilities", capabilities=enabled)
+    wanted = {"x-ignore-shared": True, "pause-before-switchover": False, "events": True}
+    return set_capabilities(monitor, wanted)
+
+
+def set_capabilities(monitor: Monitor, wanted: Mapping[str, bool]) -> "asyncio.Future[Any]":
+    """Of states on their way in or out."""
+    states = [{"capability": name, "state": state} for name, state in wanted.items()]
+    return monitor.post("migrate-set-capabilities", capabilities=states)
 
 
 def expect_end(monitor: Monitor) -> "asyncio.Future[Event]":
