@@ -4,7 +4,7 @@ SHELL := bash
 .PHONY: help setup quickstart learn test check soak bench docs lock format clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# gVisor, or bubblewrap for development on a machine without it. Never chosen for you.
+# gVisor (with QEMU beside it), QEMU alone, or bubblewrap for development. Never chosen for you.
 DRIVER ?= gvisor
 BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup.py --driver $(DRIVER)

@@ -22,6 +22,10 @@ VENV_PYTHON = VENV / "bin" / "python"
 HOME = Path(os.environ.get("JOURNEYMAN_HOME") or Path.home() / ".local/share/journeyman").absolute()
 
 
+ENGINES = {"gvisor": ("runsc",), "qemu": ("qemu-system-x86_64",), "bubblewrap": ()}
+"""Sandbox driver → programs it cannot do without."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One piece of the set-up.
@@ -138,7 +142,7 @@ def asset_steps(driver: str, tasks: str) -> list[Step]:
             (sandbox,),
             inputs=("src/journeyman/sandbox/guest", "src/journeyman/sandbox/node"),
             products=(HOME / "rootfs", HOME / "build"),
-            programs=("bwrap", "g++", "rg", *(("runsc",) if driver == "gvisor" else ())),
+            programs=("bwrap", "g++", "rg", *ENGINES[driver]),
         ),
         Step(
             "kernels",
@@ -240,7 +244,7 @@ def run_command(step: Step, command: tuple[str, ...]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", choices=["small", "full"], default="full")
-    parser.add_argument("--driver", choices=["gvisor", "bubblewrap"], default="gvisor")
+    parser.add_argument("--driver", choices=["gvisor", "qemu", "bubblewrap"], default="gvisor")
     parser.add_argument("--only-packages", action="store_true", help="stop after .venv is ready")
     options = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 this script meets older ones

@@ -64,9 +64,10 @@ def model_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def sandbox_service() -> Iterator[str]:
-    """URL of one sandbox service with the gvisor driver, for every test that needs sandboxes."""
+    """URL of one sandbox service, for every test that needs sandboxes: with gVisor, or with what
+    `JOURNEYMAN_TEST_DRIVER` names."""
     with asyncio.Runner() as runner:
-        service = running_service(driver="gvisor")
+        service = running_service(driver=os.environ.get("JOURNEYMAN_TEST_DRIVER", "gvisor"))
         url = runner.run(service.__aenter__())
         try:
             yield url

@@ -10,6 +10,7 @@
 #define AGENT_ID 64999
 #define CAP_KILL 5
 #define CAP_SYS_ADMIN 21
+#define CAP_SYS_TIME 25
 #define CAPABILITY_VERSION_3 0x20080522
 
 struct capability_header { uint32_t version; int pid; };
@@ -35,6 +36,7 @@ void privilege_for_command(void) {
     /* Refused, and pointless, where the agent never had them. */
     prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0);
     prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0);
+    prctl(PR_CAPBSET_DROP, CAP_SYS_TIME, 0, 0, 0);
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     if (apart && syscall(SYS_setresuid, 0, 0, 0)) _exit(76);
 }

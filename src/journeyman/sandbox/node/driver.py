@@ -14,10 +14,15 @@ class Limits(Value):
     """What one sandbox may use of its host."""
 
     memory_bytes: int = 1 << 30
-    """Guest memory and files together: the guest's files live in memory."""
+    """Guest memory, and files where those live in memory (gvisor)."""
+    disk_bytes: int = 4 << 30
+    """Files, where the guest has a disk (qemu); what the image holds included."""
     processes: int = 256
     open_files: int = 4096
     tmp_bytes: int = 256 << 20
+    disk_bytes_per_s: int = 400 << 20
+    """Read and written together, where the guest has a disk; 0 is unlimited."""
+    disk_operations_per_s: int = 20_000
     cpus: float = 2.0
 
 

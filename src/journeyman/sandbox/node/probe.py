@@ -10,11 +10,13 @@ from journeyman.sandbox.node.bubblewrap import BubblewrapDriver
 from journeyman.sandbox.node.driver import Driver, Limits, MachineSpec
 from journeyman.sandbox.node.gvisor import GvisorDriver
 from journeyman.sandbox.node.link import GuestIdentity
+from journeyman.sandbox.node.qemu import QemuDriver
 from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
 from journeyman.types.failure import JourneymanError, UserError
 
-DRIVERS: dict[str, type[GvisorDriver] | type[BubblewrapDriver]] = {
+DRIVERS: dict[str, type[GvisorDriver] | type[QemuDriver] | type[BubblewrapDriver]] = {
     "gvisor": GvisorDriver,
+    "qemu": QemuDriver,
     "bubblewrap": BubblewrapDriver,
 }
 _PROBE_TIMEOUT_S = 60.0

@@ -15,6 +15,8 @@ from journeyman.types.failure import SandboxError
 _JOIN_AND_RUN = (
     'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 70; shift; done; shift; exec "$@"'
 )
+# The same, after a limit on the size of any file, in blocks of 512 bytes.
+_LIMIT_JOIN_AND_RUN = f'ulimit -f "$1"; shift; {_JOIN_AND_RUN}'
 
 
 @dataclass
@@ -64,6 +66,30 @@ async def spawn_with_pipes(
         os.close(stdin)
         os.close(stdout)
     return process, pipes
+
+
+async def spawn_engine(
+    argv: Sequence[str],
+    *,
+    groups: Sequence[Path],
+    log: Path,
+    inherited: Sequence[int],
+    file_bytes: int,
+) -> asyncio.subprocess.Process:
+    """Start `argv` in `groups` with the `inherited` descriptors; all it prints goes to `log`.
+    No file it writes, the log included, grows beyond `file_bytes`."""
+    with _append(log) as output:
+        return await asyncio.create_subprocess_exec(
+            *("sh", "-c", _LIMIT_JOIN_AND_RUN, "sh", str(file_bytes // 512)),
+            *(str(group) for group in groups),
+            "--",
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=clean_environment(),
+            pass_fds=inherited,
+        )
 
 
 async def run(argv: Sequence[str], *, timeout_s: float) -> str:

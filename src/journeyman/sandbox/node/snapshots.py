@@ -5,7 +5,9 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -34,23 +36,45 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> tuple[int, str]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return file.tell(), digest.hexdigest()
+class _Digests:
+    """Digests of files as this process has seen them, by what the file system says of a file: it
+    is read again when it was touched. Snapshots share files by hard links, and a template's
+    memory would otherwise be read for each of its forks."""
+
+    def __init__(self, most: int = 65_536) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[int, ...], str] = OrderedDict()
+        """(device, inode, size, time of change) → digest. The inode's own time of change
+        is no part of it: a further hard link changes that."""
+
+    def of(self, path: Path) -> tuple[int, str]:
+        """(size, sha256). Raises FileNotFoundError."""
+        with open(path, "rb") as file:
+            stat = os.fstat(file.fileno())
+            mark = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if mark not in self._known:
+                self._known[mark] = hashlib.file_digest(file, "sha256").hexdigest()
+                if len(self._known) > self._most:
+                    self._known.popitem(last=False)
+            return stat.st_size, self._known[mark]
+
+
+_digests = _Digests()
 
 
 def _seal(directory: Path, manifest: SnapshotManifest, durable: bool) -> None:
     if not durable:
         (directory / _MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
         return
-    files = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_symlink() or not path.is_file():
-            continue
-        path.chmod(0o600)
-        _fsync(path)
-        files[str(path.relative_to(directory))] = _digest(path)
+    paths = [p for p in sorted(directory.rglob("*")) if p.is_file() and not p.is_symlink()]
+    # The disk is waited for while the processor reads.
+    with ThreadPoolExecutor(1) as disk:
+        synced = [disk.submit(_fsync, path) for path in paths]
+        for path in paths:
+            path.chmod(0o444)  # the directory is its owner's; a jailed engine sees only the file
+        files = {str(path.relative_to(directory)): _digests.of(path) for path in paths}
+        for one in synced:
+            one.result()
     manifest = manifest.model_copy(update={"files": files})
     written = directory / _MANIFEST
     written.write_text(manifest.model_dump_json(), encoding="utf-8")
@@ -88,10 +112,7 @@ async def write_snapshot(
 
 
 class SnapshotReader:
-    """Checks snapshots before they run, each once as long as its files stay untouched."""
-
-    def __init__(self) -> None:
-        self._checked: dict[Path, tuple[tuple[int, ...], ...]] = {}
+    """Checks snapshots before they run. A file is read once as long as it stays untouched."""
 
     async def check(self, snapshot: Path, driver: str, fingerprint: str) -> SnapshotManifest:
         """Raises SandboxError naming the file that is not as it was written."""
@@ -106,27 +127,17 @@ class SnapshotReader:
                 f"{manifest.driver} {manifest.fingerprint}, here {driver} {fingerprint}",
                 "Build the template again on this machine.",
             )
-        marks = _marks(snapshot, manifest)
-        if self._checked.get(snapshot) != marks:
-            await asyncio.to_thread(_compare, snapshot, manifest)
-            self._checked[snapshot] = marks
+        await asyncio.to_thread(_compare, snapshot, manifest)
         return manifest
-
-
-def _marks(snapshot: Path, manifest: SnapshotManifest) -> tuple[tuple[int, ...], ...]:
-    marks = []
-    for name in (_MANIFEST, *manifest.files):
-        try:
-            stat = os.stat(snapshot / name)
-        except FileNotFoundError:
-            raise _corrupt(snapshot, f"{name!r} is missing") from None
-        marks.append((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    return tuple(marks)
 
 
 def _compare(snapshot: Path, manifest: SnapshotManifest) -> None:
     for name, expected in manifest.files.items():
-        if _digest(snapshot / name) != expected:
+        try:
+            found = _digests.of(snapshot / name)
+        except FileNotFoundError:
+            raise _corrupt(snapshot, f"{name!r} is missing") from None
+        if found != expected:
             raise _corrupt(snapshot, f"{name!r} does not have the digest it was written with")
 
 

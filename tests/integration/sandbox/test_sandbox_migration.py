@@ -1,0 +1,223 @@
+"""Live migration of virtual machines under write load, and what is left when it fails half-way."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journeyman.sandbox.node.agent_build import build_agent
+from journeyman.sandbox.node.commands import Command, run_command
+from journeyman.sandbox.node.driver import Limits, MachineSpec
+from journeyman.sandbox.node.link import GuestIdentity, GuestLink
+from journeyman.sandbox.node.qemu import QemuDriver
+from journeyman.sandbox.node.qemu_arrival import Arrival
+from journeyman.sandbox.node.qemu_machine import QemuMachine
+from journeyman.sandbox.node.qemu_migrate import depart, departing
+from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
+from journeyman.sandbox.wire.frames import FrameKind
+from journeyman.types import SandboxError, SandboxGone
+
+WRITER = """
+import os, time
+log = os.open("/root/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+block, buffers, n = os.urandom(1 << 20), [bytearray(1 << 20) for _ in range(16)], 0
+began = time.monotonic()
+while not os.path.exists("/tmp/stop"):
+    buffers[n % 16][:] = block
+    os.write(log, b"%d\\n" % n)
+    if n % 4 == 0: os.fsync(log)
+    n += 1
+    time.sleep(max(0, n / 20 - (time.monotonic() - began)))
+open("/tmp/told", "w").write(str(n))
+"""
+"""20 MB of memory a second, and 20 lines a second to the disk."""
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root"}
+
+
+async def sh(link: GuestLink, script: str, stdin: bytes = b"") -> str:
+    command = Command(("sh", "-c", script), "/root", ENVIRONMENT, stdin, 60)
+    return (await run_command(link, command)).text
+
+
+class Here:
+    """A target in this very process."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        self._arrival = arrival
+        self.start = arrival.start
+        self.connect_disk = arrival.connect_disk
+        self.connect_memory = arrival.connect_memory
+        self.loaded = arrival.loaded
+
+    async def copy_overlay(self, name: str, source: Path) -> None:
+        shutil.copyfile(source, self._arrival.place_of(name))
+
+
+class Move:
+    """A machine under load, and the place where it is to go."""
+
+    def __init__(self, driver: QemuDriver, machine: QemuMachine, specs: list[MachineSpec]) -> None:
+        self.driver, self.machine = driver, machine
+        self.source, self.target = specs
+        self.arrival = driver.arrival(self.target, departing(machine))
+
+
+@asynccontextmanager
+async def under_load(tmp_path: Path) -> AsyncIterator[Move]:
+    driver = QemuDriver()
+    await driver.probe()
+    rootfs = require_rootfs()
+    agent = install_agent(rootfs, build_agent())
+    specs = []
+    for name in ("source", "target"):
+        (tmp_path / name).mkdir()
+        identifier = f"migration-{name}-{os.getpid()}"
+        specs.append(MachineSpec(identifier, tmp_path / name, rootfs, agent, Limits()))
+    machine = await driver.boot(specs[0])
+    assert isinstance(machine, QemuMachine)
+    move = Move(driver, machine, specs)
+    try:
+        await machine.link.begin_epoch(1, GuestIdentity(hostname="moving"), 30)
+        await sh(
+            machine.link, "cat >writer.py; head -c 30000000 /dev/urandom >big", WRITER.encode()
+        )
+        await sh(machine.link, "python3 writer.py >/tmp/err 2>&1 & while ! test -s log; do :; done")
+        yield move
+    finally:
+        move.arrival.abort()
+        driver.kill(machine)
+        await driver.collect(specs)
+
+
+async def finish(link: GuestLink) -> None:
+    """Stop the load, and see that every line is there once, in order."""
+    script = (
+        "touch /tmp/stop; while ! test -s /tmp/told; do sleep 0.1; done; cat /tmp/told /tmp/err"
+    )
+    told = await sh(link, script)
+    lines = (await sh(link, "cat log")).split()
+    lines = [line for line in lines if line.isdigit()]
+    assert lines == [str(number) for number in range(int(told))]
+
+
+def test_nothing_is_lost_and_the_source_has_stopped(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with under_load(tmp_path) as move:
+            digest = await sh(move.machine.link, "sha256sum big")
+            departure = await depart(move.machine, Here(move.arrival))
+            status = await move.machine.monitor.execute("query-status")
+            assert status["running"] is False
+            waiting = await move.arrival.machine().monitor.execute("query-status")
+            assert waiting["running"] is False
+            arrived = await move.arrival.commit(departure.next_number)
+            downtime = time.monotonic() - departure.stopped_at
+            move.driver.kill(move.machine)
+            await arrived.link.begin_epoch(2, GuestIdentity(), 30)
+            assert await sh(arrived.link, "sha256sum big; hostname") == f"{digest}moving\n"
+            await finish(arrived.link)
+            print(f"downtime {1000 * downtime:.0f} ms, copying {departure.copying_s:.2f} s")
+
+    asyncio.run(check())
+
+
+def test_a_machine_that_has_arrived_can_be_saved_and_forked(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with under_load(tmp_path) as move:
+            departure = await depart(move.machine, Here(move.arrival))
+            arrived = await move.arrival.commit(departure.next_number)
+            move.driver.kill(move.machine)
+            await arrived.link.begin_epoch(2, GuestIdentity(), 30)
+            await arrived.link.quiesce()
+            snapshot = tmp_path / "snapshot"
+            snapshot.mkdir()
+            await move.driver.snapshot(arrived, move.target, snapshot)
+            number = arrived.link.next_number
+            move.driver.kill(arrived)
+            await move.driver.collect([move.target])
+            again = await move.driver.restore(move.target, snapshot, number)
+            try:
+                await again.link.begin_epoch(3, GuestIdentity(), 30)
+                await finish(again.link)
+            finally:
+                move.driver.kill(again)
+
+    asyncio.run(check())
+
+
+async def _kill_target(move: Move) -> None:
+    os.kill(move.arrival.machine().pid, signal.SIGKILL)
+
+
+async def _refuse(move: Move) -> None:
+    raise SandboxError("the other node is gone")
+
+
+@pytest.mark.parametrize("harm", [_kill_target, _refuse], ids=["target killed", "node gone"])
+@pytest.mark.parametrize("when", ["connect_disk", "connect_memory", "loaded"])
+def test_the_source_runs_on_when_the_target_fails(
+    tmp_path: Path, when: str, harm: Callable[[Move], Any]
+) -> None:
+    async def check() -> None:
+        async with under_load(tmp_path) as move:
+            here = Here(move.arrival)
+            original = getattr(here, when)
+
+            async def harmed() -> Any:
+                if when == "loaded":
+                    await harm(move)
+                    return await original()
+                reader, writer = await original()
+                try:
+                    await harm(move)
+                except SandboxError:
+                    writer.close()
+                    raise
+                return reader, writer
+
+            setattr(here, when, harmed)
+            with pytest.raises(SandboxError):
+                await depart(move.machine, here)
+            move.arrival.abort()
+            await move.machine.link.begin_epoch(2, GuestIdentity(), 30)
+            await finish(move.machine.link)
+
+    asyncio.run(check())
+
+
+def test_a_source_that_dies_half_way_leaves_no_second_machine(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with under_load(tmp_path) as move:
+            here = Here(move.arrival)
+            connect = here.connect_memory
+
+            async def connect_and_die() -> Any:
+                streams = await connect()
+                os.kill(move.machine.pid, signal.SIGKILL)
+                return streams
+
+            here.connect_memory = connect_and_die  # type: ignore[method-assign]
+            with pytest.raises(SandboxError):
+                await depart(move.machine, here)
+            with pytest.raises(SandboxError):
+                await asyncio.wait_for(move.arrival.loaded(), 30)
+            with pytest.raises(SandboxGone):
+                await move.machine.link.request(FrameKind.LIST_EXECS)
+
+    asyncio.run(check())
+
+
+def test_an_overlay_of_another_name_has_no_place(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with under_load(tmp_path) as move:
+            for name in ("../../escape", "other", ""):
+                with pytest.raises(SandboxError, match="no overlay"):
+                    move.arrival.place_of(name)
+
+    asyncio.run(check())
