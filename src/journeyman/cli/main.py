@@ -29,6 +29,7 @@ COMMANDS = (
     "agent",
     "serve",
     "sandboxd",
+    "sandbox",
     "model",
     "tasks",
     "report",
