@@ -56,7 +56,7 @@ class PressureChooser:
         self, request: PlacementRequest, home: NodeLoad | None, best: NodeLoad
     ) -> list[NodeLoad]:
         """Nodes to which nothing needs to be copied; none where the best one is such a node."""
-        fleet, snapshot, count = self._fleet, request.snapshot, self._fleet.settings.choices
+        fleet, snapshot = self._fleet, request.snapshot
         if home is not None and home.node.state != "lost":
             near = [home]
         elif fleet.has_snapshot(snapshot, best.node.id) or fleet.expects_snapshot(
@@ -64,8 +64,9 @@ class PressureChooser:
         ):
             return []
         else:
-            near = fleet.draw_holders(snapshot, count, self._random)
-            near += fleet.draw_expecting(snapshot, count, self._random)
+            count = fleet.settings.choices
+            near = fleet.draw_holders(snapshot, count - count // 2, self._random)
+            near += fleet.draw_expecting(snapshot, count // 2, self._random)
         return [load for load in near if load.takes(request.driver)]
 
     def _least_full(

@@ -221,10 +221,10 @@ class FleetLoad:
         return reservation
 
     def started(self, sandbox: str, now: float) -> None:
-        """Its start is over; an unknown sandbox is one that ended in the meantime."""
+        """Its start is over; an unknown sandbox is one that ended in the meantime. How likely the
+        node is to be drawn follows at its next report: it is not worth the time here."""
         if reservation := self._reservations.get(sandbox):
             reservation.load.has_started(reservation, now)
-            self._weigh(reservation.load, now)
 
     def rest(self, sandbox: str, now: float) -> None:
         """It was hibernated. Idempotent."""

@@ -43,6 +43,10 @@ class Reservation:
     ended: bool = False
 
 
+_NOTHING = Pressure(node="", measured_at=-1e18, cpus_used=0, memory_used_bytes=0, disk_used_bytes=0)
+"""In place of a first report: so old that it is not trusted at all."""
+
+
 @dataclass(slots=True, eq=False)
 class NodeLoad:
     """Changed by `FleetLoad` only. Times are seconds on the fleet's clock."""
@@ -61,7 +65,7 @@ class NodeLoad:
     waiting: dict[str, list[Reservation]] = field(default_factory=dict)
     """Snapshot on its way here → what will start as soon as it arrives."""
     num_waiting: int = 0
-    report: Pressure | None = None
+    report: Pressure = _NOTHING
     together: Counter[SpreadKey] = field(default_factory=Counter)
     sandboxes: dict[str, Reservation] = field(default_factory=dict)
 
@@ -134,7 +138,7 @@ class NodeLoad:
 
     def take(self, report: Pressure) -> bool:
         """Take a report in; False for one that is older than the last."""
-        if self.report is not None and report.measured_at <= self.report.measured_at:
+        if report.measured_at <= self.report.measured_at:
             return False
         self.report = report
         visible = report.measured_at - self.settings.settle_s
@@ -188,15 +192,11 @@ class NodeLoad:
     @property
     def promised_memory_bytes(self) -> int:
         """Or what was measured and cannot show yet, where that is more."""
-        if self.report is None:
-            return self.memory_bytes
         measured = self.report.memory_used_bytes + self.unseen_memory_bytes
         return max(self.memory_bytes, measured)
 
     @property
     def promised_disk_bytes(self) -> int:
-        if self.report is None:
-            return self.disk_bytes
         return max(self.disk_bytes, self.report.disk_used_bytes + self.unseen_disk_bytes)
 
     # ---- how hot it is
@@ -216,19 +216,16 @@ class NodeLoad:
         has fallen silent may be one in trouble.
         """
         settings, report, has = self.settings, self.report, self.node.capacity
-        starts = self.starts_in_flight(now)
-        cpus = (self.millicpus - self.unseen_millicpus) / 1000 * use
-        memory: float = self.memory_bytes - self.unseen_memory_bytes
-        trust = 0.0
-        if report is not None:
-            age = max(0.0, now - report.measured_at)
-            trust = exp(-age / settings.trust_s)
-            cpus += trust * (report.cpus_used - cpus)
-            memory += trust * (report.memory_used_bytes - memory)
-            if report.starts:
-                starts = max(starts, report.starts * exp(-age / settings.start_s))
-        cpus += self.unseen_millicpus / 1000 * use + starts * settings.start_cpus
-        memory += self.unseen_memory_bytes
+        age = max(0.0, now - report.measured_at)
+        trust = exp(-age / settings.trust_s)
+        starts = self.num_waiting + self._decayed_starts(now)
+        if report.starts:
+            starts = max(starts, report.starts * exp(-age / settings.start_s))
+        visible = (self.millicpus - self.unseen_millicpus) * use / 1000
+        cpus = visible + trust * (report.cpus_used - visible)
+        cpus += self.unseen_millicpus * use / 1000 + starts * settings.start_cpus
+        promised = self.memory_bytes - self.unseen_memory_bytes
+        memory = self.memory_bytes + trust * (report.memory_used_bytes - promised)
         disk = self.promised_disk_bytes
         if request is not None:
             cpus += request.cpus * use + settings.start_cpus

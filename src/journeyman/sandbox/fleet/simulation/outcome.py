@@ -14,10 +14,10 @@ class Outcome:
     sandboxes: int
     placements: int = 0
     placing_s: float = 0.0
-    """Wall time inside the scheduler for placements, their starts and their ends."""
+    """CPU time inside the scheduler for placements, their starts and their ends."""
     reports: int = 0
     reporting_s: float = 0.0
-    """Wall time inside the scheduler for the reports of nodes."""
+    """CPU time inside the scheduler for the reports of nodes."""
     failed: int = 0
     """No node had room."""
     lost: int = 0
