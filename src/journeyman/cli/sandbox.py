@@ -1,17 +1,18 @@
-"""Sandboxes: trying an engine's promises."""
+"""Sandboxes, and the fleet of machines they run on."""
 
 import typer
 
-from journeyman.cli import sandbox_conformance
+from journeyman.cli import sandbox_conformance, sandbox_simulate
 
 
 def register(app: typer.Typer) -> None:
     """Add `journeyman sandbox`."""
-    group = typer.Typer(help=__doc__)
+    group = typer.Typer(help=__doc__, no_args_is_help=True)
     app.add_typer(group, name="sandbox")
 
     @group.callback()
     def main() -> None:
-        """Sandboxes: trying an engine's promises."""
+        """Sandboxes, and the fleet of machines they run on."""
 
-    sandbox_conformance.add(group)
+    sandbox_conformance.register(group)
+    sandbox_simulate.register(group)

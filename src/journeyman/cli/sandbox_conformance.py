@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def add(group: typer.Typer) -> None:
+def register(group: typer.Typer) -> None:
     """Add `conformance` to the group of sandbox commands."""
 
     @group.command("conformance")

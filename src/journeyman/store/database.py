@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from journeyman.config.home import home_dir
 from journeyman.store.errors import translated
-from journeyman.store.schema import SCHEMA_VERSION, meta, metadata
+from journeyman.store.schema import STORE, Schema, meta
 from journeyman.types.failure import UserError
 
 BUSY_TIMEOUT_S = 30.0
@@ -25,19 +25,19 @@ def default_url() -> str:
 
 
 class Database:
-    """One database with our tables in it. Safe to use from many threads and processes.
+    """One database with the tables of a schema in it. Safe to use from many threads and processes.
 
     SQLite runs in WAL mode with full synchronisation: a committed transaction survives the
     loss of the process and of the machine; readers never wait for the writer.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, schema: Schema = STORE) -> None:
         """Raises UserError for a URL of no known kind and for a database of a newer schema."""
         self._url = _parse(url)
         self.shown_url = self._url.render_as_string(hide_password=True)
         self.engine = _engine(self._url)
         with translated(self.shown_url):
-            _prepare_schema(self.engine, self.shown_url)
+            _prepare_schema(self.engine, self.shown_url, schema)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -110,25 +110,27 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare_schema(engine: Engine, shown_url: str) -> None:
+def _prepare_schema(engine: Engine, shown_url: str, schema: Schema) -> None:
     with engine.execution_options(**{_WRITES: True}).begin() as connection:
         present = set(inspect(connection).get_table_names())
-        if "meta" not in present:
-            foreign = sorted(present & set(metadata.tables))
+        found = None
+        if "meta" in present:
+            found = connection.scalar(select(meta.c.value).where(meta.c.key == schema.key))
+        if found is None:
+            foreign = sorted(present & set(schema.tables.tables) - {"meta"})
             if foreign:
                 raise UserError(
                     f"{shown_url} holds tables of something else: {', '.join(foreign)}",
                     "name another database for the store",
                 )
-            metadata.create_all(connection)
-            connection.execute(
-                meta.insert().values(key="schema_version", value=str(SCHEMA_VERSION))
-            )
+            meta.create(connection, checkfirst=True)
+            schema.tables.create_all(connection)
+            row = {"key": schema.key, "value": str(schema.version)}
+            connection.execute(meta.insert().values(row))
             return
-        found = connection.scalar(select(meta.c.value).where(meta.c.key == "schema_version"))
-    if found != str(SCHEMA_VERSION):
+    if found != str(schema.version):
         raise UserError(
-            f"{shown_url} has schema version {found}; this Journeyman knows version "
-            f"{SCHEMA_VERSION}",
+            f"{shown_url} has {schema.key.replace('_', ' ')} {found}; this Journeyman knows "
+            f"version {schema.version}",
             "update Journeyman, or name another store",
         )

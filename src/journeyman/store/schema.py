@@ -1,5 +1,7 @@
 """The tables of the store. Whole values are kept as compressed JSON beside indexed columns."""
 
+from typing import NamedTuple
+
 from sqlalchemy import (
     Column,
     Float,
@@ -13,9 +15,17 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
-
 metadata = MetaData()
+
+
+class Schema(NamedTuple):
+    """A set of tables of one version. Several may share a database; `key` is where the version
+    is kept in `meta`."""
+
+    key: str
+    tables: MetaData
+    version: int
+
 
 meta = Table(
     "meta",
@@ -109,3 +119,5 @@ batches = Table(
     Column("policy_version", Integer),
     Column("policy_digest", String),
 )
+
+STORE = Schema("schema_version", metadata, 1)
