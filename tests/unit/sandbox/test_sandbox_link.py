@@ -13,6 +13,7 @@ from journeyman.sandbox.node.files import read_file
 from journeyman.sandbox.node.link import GuestIdentity, open_link
 from journeyman.sandbox.wire.frames import (
     MAX_PAYLOAD_BYTES,
+    PROTOCOL_VERSION,
     FrameKind,
     encode,
     u32,
@@ -42,7 +43,7 @@ async def request_channel(guest_in: int) -> int:
     return struct.unpack("<IBI", header)[2]
 
 
-def epoch_answer(epoch: int, clock_ns: int, version: int = 1) -> bytes:
+def epoch_answer(epoch: int, clock_ns: int, version: int = PROTOCOL_VERSION) -> bytes:
     return u32(version) + u64(epoch) + u64(clock_ns) + bytes(16)
 
 
