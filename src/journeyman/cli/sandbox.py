@@ -2,7 +2,7 @@
 
 import typer
 
-from journeyman.cli import sandbox_conformance, sandbox_simulate
+from journeyman.cli import sandbox_conformance, sandbox_simulate, sandbox_tenant
 
 
 def register(app: typer.Typer) -> None:
@@ -16,3 +16,4 @@ def register(app: typer.Typer) -> None:
 
     sandbox_conformance.register(group)
     sandbox_simulate.register(group)
+    sandbox_tenant.register(group)

@@ -31,11 +31,19 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(help="Directory of the sandboxes' state.", show_default=False),
         ] = None,
+        listen: Annotated[
+            str,
+            typer.Option(
+                help="HOST:PORT where tenants reach the E2B-compatible API; nowhere if empty.",
+                show_default=False,
+            ),
+        ] = "",
         lifeline: Annotated[bool, typer.Option(help="End when standard input ends.")] = False,
     ) -> None:
         """Run the sandbox service on a unix socket until Ctrl-C."""
         # Imported here: `journeyman --help` needs none of it.
-        from journeyman.sandbox.service.serve import serve  # noqa: PLC0415
+        from journeyman.sandbox.service.serve import parse_address, serve  # noqa: PLC0415
 
         directory = state or home_dir() / "sandboxes"
-        asyncio.run(serve(socket or directory / "socket", directory, driver, lifeline))
+        address = parse_address(listen) if listen else None
+        asyncio.run(serve(socket or directory / "socket", directory, driver, lifeline, address))

@@ -105,7 +105,9 @@ void write_data(uint32_t channel, struct reader *r);
 void write_commit(uint32_t channel);
 void write_abort(uint32_t channel);
 void write_abort_all(void);
-int make_parents(char *path);
+struct owner;
+int make_parents(char *path, struct owner owner);
+struct owner get_owner(struct reader *r);
 
 /* Digests of a whole tree (digest.c), run in a child: writes records to stdout. */
 int digest_main(const char *root);

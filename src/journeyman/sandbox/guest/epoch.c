@@ -25,7 +25,7 @@ static int64_t quiesced_at;
 static void overwrite(const char *path, const char *text) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
     if (fd < 0) return;
-    give_to_root(fd);
+    give_to((struct owner){0, 0}, fd);
     /* A short write leaves a wrong identity, which the host checks by reading it back. */
     if (write(fd, text, strlen(text)) != (ssize_t)strlen(text)) unlink(path);
     close(fd);

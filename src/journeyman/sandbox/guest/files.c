@@ -98,7 +98,14 @@ static char kind_of(mode_t mode) {
     return S_ISREG(mode) ? 'f' : S_ISDIR(mode) ? 'd' : S_ISLNK(mode) ? 'l' : 'o';
 }
 
-/* u8 kind, u32 mode, u64 size, u64 mtime in ns, name, link target. */
+struct owner get_owner(struct reader *r) {
+    struct owner owner;
+    owner.user = get_u32(r);
+    owner.group = get_u32(r);
+    return owner;
+}
+
+/* u8 kind, u32 mode, u32 user, u32 group, u64 size, u64 mtime in ns, name, link target. */
 static void put_entry(int dir, const char *name, const struct stat *st) {
     char target[PATH_MAX] = "";
     if (S_ISLNK(st->st_mode)) {
@@ -107,17 +114,21 @@ static void put_entry(int dir, const char *name, const struct stat *st) {
     }
     put_u8((uint8_t)kind_of(st->st_mode));
     put_u32(st->st_mode & 07777);
+    put_u32(st->st_uid);
+    put_u32(st->st_gid);
     put_u64((uint64_t)st->st_size);
     put_u64((uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec);
     put_string(name);
     put_string(target);
 }
 
+/* u8 whether links are followed, path. */
 void file_stat(uint32_t channel, struct reader *r) {
+    int follow = get_u8(r);
     char *path = path_argument(channel, r);
     if (!path) return;
     struct stat st;
-    if (lstat(path, &st)) {
+    if (follow ? stat(path, &st) : lstat(path, &st)) {
         send_failed(channel, errno, path);
     } else {
         frame_begin(OK, channel);
@@ -151,25 +162,27 @@ void file_list(uint32_t channel, struct reader *r) {
 }
 
 /* Creates the parents of `path`, which is changed and put back. Returns an errno or 0. */
-int make_parents(char *path) {
+int make_parents(char *path, struct owner owner) {
     for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = 0;
         int made = !mkdir(path, 0755);
         int error = errno, failed = !made && error != EEXIST;
-        if (made) give_path_to_root(path);
+        if (made) give_path_to(owner, path);
         *slash = '/';
         if (failed) return error;
     }
     return 0;
 }
 
+/* u32 user, u32 group, path. */
 void file_make_dir(uint32_t channel, struct reader *r) {
+    struct owner owner = get_owner(r);
     char *path = path_argument(channel, r);
     if (!path) return;
     struct stat st;
-    int error = make_parents(path);
+    int error = make_parents(path, owner);
     if (!error && mkdir(path, 0755)) error = errno;
-    else if (!error) give_path_to_root(path);
+    else if (!error) give_path_to(owner, path);
     if (error == EEXIST && !stat(path, &st) && S_ISDIR(st.st_mode)) error = 0;
     if (error) send_failed(channel, error, path);
     else send_ok(channel);
@@ -206,12 +219,14 @@ void file_remove(uint32_t channel, struct reader *r) {
     free(path);
 }
 
+/* u32 user, u32 group of directories that are made for it, paths from and to. */
 void file_rename(uint32_t channel, struct reader *r) {
+    struct owner owner = get_owner(r);
     char *from = path_argument(channel, r);
     if (!from) return;
     char *to = path_argument(channel, r);
     if (to) {
-        int error = make_parents(to);
+        int error = make_parents(to, owner);
         if (!error && rename(from, to)) error = errno;
         if (error) send_failed(channel, error, from);
         else send_ok(channel);

@@ -41,11 +41,11 @@ void privilege_for_command(void) {
     if (apart && syscall(SYS_setresuid, 0, 0, 0)) _exit(76);
 }
 
-void give_to_root(int fd) {
-    if (apart && fchown(fd, 0, 0)) _exit(77);
+void give_to(struct owner owner, int fd) {
+    if (apart && fchown(fd, owner.user, owner.group)) _exit(77);
 }
 
-void give_path_to_root(const char *path) {
+void give_path_to(struct owner owner, const char *path) {
     /* A path that somebody moved meanwhile is theirs to worry about. */
-    if (apart && lchown(path, 0, 0)) return;
+    if (apart && lchown(path, owner.user, owner.group)) return;
 }

@@ -7,12 +7,15 @@
 #ifndef JOURNEYMAN_PRIVILEGE_H
 #define JOURNEYMAN_PRIVILEGE_H
 
+#include <stdint.h>
+
 /* In the agent, once. Where the id is not to be had (an unprivileged namespace) it stays root. */
 void privilege_step_aside(void);
 /* In a command, before it runs: root, without the agent's capabilities. */
 void privilege_for_command(void);
-/* Files the agent makes belong to root like everything else. */
-void give_to_root(int fd);
-void give_path_to_root(const char *path);
+/* Files the agent makes belong to whom the host names, never to the agent. */
+struct owner { uint32_t user, group; };
+void give_to(struct owner owner, int fd);
+void give_path_to(struct owner owner, const char *path);
 
 #endif

@@ -16,6 +16,7 @@ struct writing {
     uint32_t channel;
     int fd, error;
     mode_t mode;
+    struct owner owner;
     char *target, *temporary;
 };
 static struct writing *writings;
@@ -50,7 +51,7 @@ static char *resolve(char *path) {
 static int open_temporary(struct writing *writing) {
     struct stat st;
     if (!stat(writing->target, &st) && S_ISDIR(st.st_mode)) return EISDIR;
-    int error = make_parents(writing->target);
+    int error = make_parents(writing->target, writing->owner);
     if (error) return error;
     char *slash = strrchr(writing->target, '/');
     size_t dir = slash ? (size_t)(slash - writing->target) + 1 : 0;
@@ -60,7 +61,7 @@ static int open_temporary(struct writing *writing) {
              (long long)now_ms());
     writing->fd = open(writing->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (writing->fd >= 0) {
-        give_to_root(writing->fd);
+        give_to(writing->owner, writing->fd);
         return 0;
     }
     error = errno;
@@ -69,8 +70,10 @@ static int open_temporary(struct writing *writing) {
     return error;
 }
 
+/* u32 mode, u32 user, u32 group, path. */
 void write_open(uint32_t channel, struct reader *r) {
     uint32_t mode = get_u32(r);
+    struct owner owner = get_owner(r);
     char *path = get_string(r);
     if (!path || find(channel)) {
         free(path);
@@ -78,7 +81,7 @@ void write_open(uint32_t channel, struct reader *r) {
         return;
     }
     struct writing *writing = must_alloc(sizeof *writing);
-    *writing = (struct writing){writings, channel, -1, 0, mode & 07777, resolve(path), NULL};
+    *writing = (struct writing){writings, channel, -1, 0, mode & 07777, owner, resolve(path), NULL};
     writings = writing;
     /* The first error is kept and answered on commit: the host streams without waiting. */
     writing->error = open_temporary(writing);

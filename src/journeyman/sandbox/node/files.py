@@ -25,14 +25,31 @@ class Entry:
     name: bytes
     kind: str
     mode: int
+    user: int
+    group: int
     size: int
     mtime_ns: int
     target: bytes
 
 
+@dataclass(frozen=True)
+class Owner:
+    """Numbers of a user and a group in the guest."""
+
+    user: int = 0
+    group: int = 0
+
+    def payload(self) -> bytes:
+        return u32(self.user) + u32(self.group)
+
+
+ROOT = Owner()
+
+
 def _entry(payload: PayloadReader) -> Entry:
-    kind, mode, size, mtime_ns = chr(payload.u8()), payload.u32(), payload.u64(), payload.u64()
-    return Entry(payload.string(), kind, mode, size, mtime_ns, payload.string())
+    kind, mode, user, group = chr(payload.u8()), payload.u32(), payload.u32(), payload.u32()
+    size, mtime_ns, name = payload.u64(), payload.u64(), payload.string()
+    return Entry(name, kind, mode, user, group, size, mtime_ns, payload.string())
 
 
 async def read_file(link: GuestLink, path: str, max_bytes: int) -> AsyncIterator[bytes]:
@@ -54,10 +71,13 @@ async def read_file(link: GuestLink, path: str, max_bytes: int) -> AsyncIterator
                 await channel.send(FrameKind.KILL, u32(channel.number) + u32(0))
 
 
-async def write_file(link: GuestLink, path: str, content: AsyncIterable[bytes], mode: int) -> None:
+async def write_file(
+    link: GuestLink, path: str, content: AsyncIterable[bytes], mode: int, owner: Owner = ROOT
+) -> None:
     """Write beside the target, then rename over it. On any failure the old file is intact."""
+    opening = u32(mode) + owner.payload() + string(os.fsencode(path))
     with link.channel() as channel:
-        await channel.send(FrameKind.WRITE_OPEN, u32(mode) + string(os.fsencode(path)))
+        await channel.send(FrameKind.WRITE_OPEN, opening)
         committed = False
         try:
             async for piece in content:
@@ -71,9 +91,10 @@ async def write_file(link: GuestLink, path: str, content: AsyncIterable[bytes], 
                 await channel.send(FrameKind.WRITE_ABORT)
 
 
-async def stat_file(link: GuestLink, path: str) -> Entry:
-    """Of the link itself where `path` is a symbolic link."""
-    return _entry(await link.request(FrameKind.STAT, string(os.fsencode(path))))
+async def stat_file(link: GuestLink, path: str, follow: bool = False) -> Entry:
+    """Of the link itself where `path` is a symbolic link, unless told to `follow` it."""
+    asked = bytes([follow]) + string(os.fsencode(path))
+    return _entry(await link.request(FrameKind.STAT, asked))
 
 
 async def list_directory(link: GuestLink, path: str) -> list[Entry]:
@@ -88,9 +109,9 @@ async def list_directory(link: GuestLink, path: str) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-async def make_directory(link: GuestLink, path: str) -> None:
-    """With its parents; one that exists is fine."""
-    await link.request(FrameKind.MAKE_DIR, string(os.fsencode(path)))
+async def make_directory(link: GuestLink, path: str, owner: Owner = ROOT) -> None:
+    """With its parents; one that exists is fine, and keeps its owner."""
+    await link.request(FrameKind.MAKE_DIR, owner.payload() + string(os.fsencode(path)))
 
 
 async def remove(link: GuestLink, path: str) -> None:
@@ -98,8 +119,10 @@ async def remove(link: GuestLink, path: str) -> None:
     await link.request(FrameKind.REMOVE, string(os.fsencode(path)))
 
 
-async def rename(link: GuestLink, source: str, target: str) -> None:
-    await link.request(FrameKind.RENAME, string(os.fsencode(source)) + string(os.fsencode(target)))
+async def rename(link: GuestLink, source: str, target: str, owner: Owner = ROOT) -> None:
+    """Directories that the target lacks are made, and belong to `owner`."""
+    paths = string(os.fsencode(source)) + string(os.fsencode(target))
+    await link.request(FrameKind.RENAME, owner.payload() + paths)
 
 
 async def tree_records(link: GuestLink, root: str, timeout_s: float) -> AsyncIterator[bytes]:

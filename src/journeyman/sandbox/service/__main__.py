@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from journeyman.sandbox.service.serve import serve
+from journeyman.sandbox.service.serve import parse_address, serve
 from journeyman.types.failure import UserError
 
 
@@ -15,11 +15,13 @@ def main() -> int:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--driver", default="auto")
+    parser.add_argument("--listen", help="HOST:PORT of the E2B-compatible API")
     parser.add_argument("--lifeline", action="store_true", help="end when stdin ends")
     parser.add_argument("--remove-at-end", type=Path, help="a directory to remove at the end")
     options = parser.parse_args()
     try:
-        asyncio.run(serve(options.socket, options.state, options.driver, options.lifeline))
+        listen = parse_address(options.listen) if options.listen else None
+        asyncio.run(serve(options.socket, options.state, options.driver, options.lifeline, listen))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -17,6 +17,8 @@ from journeyman.sandbox.wire.api import SandboxInfo
 from journeyman.types.failure import SandboxError, SandboxExhausted, SandboxGone
 
 _EPOCH_TIMEOUT_S = 30.0
+SNAPSHOT_PREFIX = "s-"
+"""Ids of templates that were kept of a sandbox, with its processes."""
 
 
 def fresh_identity(sandbox_id: str) -> GuestIdentity:
@@ -127,7 +129,7 @@ class LivingSandbox:
     async def start(self, snapshot: Path) -> None:
         """First life: restore `snapshot` and give it an identity of its own."""
         machine = await self._restore(snapshot, fresh_identity(self.record.id))
-        if self.record.parent:
+        if self.record.parent or self.record.template.startswith(SNAPSHOT_PREFIX):
             await self.processes.adopt(machine.link)
 
     async def _restore(self, snapshot: Path, identity: GuestIdentity) -> Machine:

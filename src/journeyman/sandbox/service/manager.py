@@ -16,7 +16,7 @@ from journeyman.sandbox.node.driver import Driver, Limits
 from journeyman.sandbox.node.processes import ProcessTable
 from journeyman.sandbox.node.snapshots import SnapshotReader
 from journeyman.sandbox.service.living import LivingSandbox
-from journeyman.sandbox.service.record import SandboxRecord, read_records
+from journeyman.sandbox.service.record import Claim, SandboxRecord, Term, read_records
 from journeyman.sandbox.service.templates import Templates, one_piece
 from journeyman.sandbox.wire.api import Health
 from journeyman.types.failure import SandboxError, SandboxGone, UserError
@@ -40,6 +40,7 @@ class SandboxManager:
         self._to_collect: list[LivingSandbox] = []
         self._restores = asyncio.Semaphore(max(2, os.cpu_count() or 2))
         self._tasks: list[asyncio.Task[None]] = []
+        self._falling_asleep: dict[str, asyncio.Task[None]] = {}
         self._lock_file = -1
 
     # ---- the service's own life
@@ -93,6 +94,10 @@ class SandboxManager:
         contents: Mapping[str, bytes],
         lease_s: float,
         stands_still: bool = False,
+        *,
+        env: Mapping[str, str] | None = None,
+        term: Term | None = None,
+        claim: Claim | None = None,
     ) -> LivingSandbox:
         """Fork a template. On any failure nothing is left."""
         prepared = self._templates.get(template)
@@ -105,8 +110,10 @@ class SandboxManager:
             rootfs=prepared.rootfs,
             agent=prepared.agent,
             limits=Limits(memory_bytes=prepared.memory_bytes),
-            env=prepared.env,
+            env={**prepared.env, **(env or {})},
             stands_still=stands_still,
+            term=term or Term(),
+            claim=claim or Claim(),
         )
         sandbox = await self._begin(record, self._templates.snapshot(template))
         try:
@@ -120,7 +127,9 @@ class SandboxManager:
             raise
         return sandbox
 
-    async def fork(self, parent: LivingSandbox) -> LivingSandbox:
+    async def fork(
+        self, parent: LivingSandbox, term: Term | None = None, claim: Claim | None = None
+    ) -> LivingSandbox:
         """A second sandbox that continues from the parent's present state."""
         record = parent.record.model_copy(
             update={
@@ -129,6 +138,8 @@ class SandboxManager:
                 "parent": parent.record.id,
                 "created_at": time.time(),
                 "snapshot": "",
+                "term": term or parent.record.term,
+                "claim": claim or parent.record.claim,
             }
         )
         inherit = parent.processes
@@ -166,9 +177,12 @@ class SandboxManager:
 
     # ---- finding and ending
 
-    def get(self, sandbox_id: str) -> LivingSandbox:
-        """Raises SandboxGone saying why it ended, where that is remembered."""
+    def get(self, sandbox_id: str, tenant: str = "") -> LivingSandbox:
+        """Raises SandboxGone saying why it ended, where that is remembered. For a `tenant`,
+        another tenant's is unknown."""
         sandbox = self._living.get(sandbox_id)
+        if tenant and (sandbox is None or sandbox.record.claim.tenant != tenant):
+            raise SandboxGone(f"sandbox {sandbox_id} is gone: this service does not know it")
         if sandbox is not None and sandbox.is_dead:
             self._end_dead(sandbox)
             sandbox = None
@@ -180,8 +194,21 @@ class SandboxManager:
             raise self._ends.get(sandbox_id, unknown)
         return sandbox
 
-    def list(self) -> list[LivingSandbox]:
-        return [s for s in self._living.values() if s.record.state != "creating"]
+    def list(self, tenant: str = "") -> list[LivingSandbox]:
+        """Running and hibernated ones, of one tenant or of all."""
+        return [
+            sandbox
+            for sandbox in self._living.values()
+            if sandbox.record.state != "creating"
+            and (not tenant or sandbox.record.claim.tenant == tenant)
+        ]
+
+    async def keep_snapshot(self, sandbox: LivingSandbox, names: tuple[str, ...]) -> str:
+        """Its present state as a template of its tenant's, for new sandboxes; it runs on."""
+        async with sandbox.guest(), sandbox.saving:
+            return await self._templates.keep(
+                sandbox.record.template, sandbox.record.claim.tenant, names, sandbox.save
+            )
 
     def close(self, sandbox_id: str) -> None:
         """Idempotent."""
@@ -222,10 +249,32 @@ class SandboxManager:
             for sandbox in list(self._living.values()):
                 if sandbox.is_dead:
                     self._end_dead(sandbox)
-                elif sandbox.record.state == "creating" or sandbox.lock.busy:
-                    continue  # nobody can have used it yet, or somebody does
-                elif now > sandbox.expires_at:
+                elif sandbox.record.state == "creating":
+                    continue  # nobody can have used it yet
+                elif sandbox.record.term.ends_at:
+                    self._end_term(sandbox)
+                elif now > sandbox.expires_at and not sandbox.lock.busy:
                     self._end(sandbox, f"its lease of {sandbox.record.lease_s:g} s ran out")
+
+    def _end_term(self, sandbox: LivingSandbox) -> None:
+        """Use does not hold it up, a hibernated sandbox has no end."""
+        term = sandbox.record.term
+        if sandbox.record.state == "hibernated" or time.time() < term.ends_at:
+            return
+        if term.at_end == "close":
+            self._end(sandbox, "its time was up")
+        elif sandbox.record.id not in self._falling_asleep:
+            task = asyncio.create_task(self._put_to_sleep(sandbox))
+            self._falling_asleep[sandbox.record.id] = task
+
+    async def _put_to_sleep(self, sandbox: LivingSandbox) -> None:
+        try:
+            await sandbox.hibernate()
+        except (SandboxError, SandboxGone) as error:
+            log.warning("sandbox %s cannot be hibernated at its end: %s", sandbox.record.id, error)
+            self._end(sandbox, f"its time was up, and it could not be hibernated: {error}")
+        finally:
+            del self._falling_asleep[sandbox.record.id]
 
     async def _collect_ended(self) -> None:
         while True:

@@ -2,12 +2,37 @@
 
 import os
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from journeyman.sandbox.node.driver import Limits
 from journeyman.sandbox.wire.api import SandboxState
 from journeyman.types.value import Value
 
 _NAME = "record.json"
+LOCAL = "local"
+"""The tenant of whoever holds the token of the service's own socket."""
+
+
+class Term(Value):
+    """How long a sandbox lives. With `ends_at` (Unix seconds) until then, however much it is
+    used: then it is closed, or hibernated to be kept; while hibernated it does not end. Without
+    it, the lease is renewed by use."""
+
+    ends_at: float = 0.0
+    at_end: Literal["close", "hibernate"] = "close"
+
+
+class Claim(Value):
+    """Whose sandbox it is and what that tenant says of it. `access_token` opens the way into the
+    guest for whoever shows it; it never enters the guest."""
+
+    tenant: str = LOCAL
+    metadata: dict[str, str] = {}
+    access_token: str = Field(default="", repr=False)
+    wakes_on_use: bool = True
+    user: str = "root"
 
 
 class SandboxRecord(Value):
@@ -27,6 +52,8 @@ class SandboxRecord(Value):
     limits: Limits
     env: dict[str, str] = {}
     stands_still: bool = False
+    term: Term = Term()
+    claim: Claim = Claim()
 
     def write(self, directory: Path) -> None:
         """Atomically and durably."""

@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from journeyman.sandbox.client.template import (
@@ -25,6 +26,7 @@ from journeyman.sandbox.node.images import Images
 from journeyman.sandbox.node.link import GuestFileError, GuestIdentity, GuestLink
 from journeyman.sandbox.node.rootfs import install_agent
 from journeyman.sandbox.node.snapshots import SnapshotReader, write_snapshot
+from journeyman.sandbox.service.living import SNAPSHOT_PREFIX
 from journeyman.types.failure import UserError
 from journeyman.types.value import Value
 
@@ -46,6 +48,10 @@ class Template(Value):
     memory_bytes: int
     env: dict[str, str]
     workdir: str
+    tenant: str = ""
+    """Whose it is; empty is everybody's."""
+    names: tuple[str, ...] = ()
+    created_at: float = 0.0
 
 
 async def one_piece(data: bytes) -> AsyncIterator[bytes]:
@@ -80,7 +86,7 @@ class Templates:
 
     def get(self, template: str) -> Template:
         """Raises UserError when there is none of that id."""
-        if not template.startswith("t-") or "/" in template:
+        if not template.startswith(("t-", SNAPSHOT_PREFIX)) or "/" in template:
             raise UserError(
                 f"{template!r} is not a template id",
                 "Use what build_template returned; build_template(TemplateSpec()) is the default.",
@@ -92,6 +98,43 @@ class Templates:
                 f"there is no template {template!r}", "Build it first: build_template(spec)."
             ) from None
         return Template.model_validate_json(text)
+
+    async def keep(
+        self,
+        template: str,
+        tenant: str,
+        names: tuple[str, ...],
+        save: Callable[[Path], Awaitable[None]],
+    ) -> str:
+        """A template from the state of a sandbox that was made from `template`; returns its id."""
+        made = f"{SNAPSHOT_PREFIX}{secrets.token_hex(10)}"
+        kept = self.get(template).model_copy(
+            update={"id": made, "tenant": tenant, "names": names, "created_at": time.time()}
+        )
+        building = Path(tempfile.mkdtemp(dir=self._directory, prefix=".building-"))
+        try:
+            await save(building / "snapshot")
+            (building / _FILE).write_text(kept.model_dump_json(), encoding="utf-8")
+            os.rename(building, self._directory / made)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        return made
+
+    def kept(self, tenant: str) -> list[Template]:
+        """A tenant's snapshots, the oldest first."""
+        found = [self.get(path.name) for path in self._directory.glob(f"{SNAPSHOT_PREFIX}*")]
+        mine = [template for template in found if template.tenant == tenant]
+        return sorted(mine, key=lambda template: (template.created_at, template.id))
+
+    def remove(self, template: str, tenant: str) -> bool:
+        """Forget a tenant's snapshot; False where that tenant has none of that id. Sandboxes that
+        came from it run on: what they need of it they have opened or linked."""
+        if template not in {kept.id for kept in self.kept(tenant)}:
+            return False
+        doomed = self._directory / f".building-{template}"
+        os.rename(self._directory / template, doomed)
+        shutil.rmtree(doomed)
+        return True
 
     def identify(self, spec: TemplateSpec) -> str:
         """The id: over the layers and everything they are applied to."""
