@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import engine_pid
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.client import RemoteSandbox, SandboxClient, TemplateSpec
@@ -57,14 +58,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
             runner.run(context.__aexit__(None, None, None))
 
 
-def engine_pid(sandbox_id: str) -> int:
-    """Of the QEMU process; its two guards in the jail are in the same group."""
-    for pid in ControlGroups().members(sandbox_id):
-        if text(f"/proc/{pid}/comm").startswith("qemu-system"):
-            return pid
-    raise AssertionError(f"no QEMU runs for {sandbox_id}")
-
-
 def text(path: str) -> str:
     return Path(path).read_text()
 
@@ -85,7 +78,7 @@ def status(pid: int) -> dict[str, str]:
 def test_qemu_has_a_user_namespaces_and_root_of_its_own(machines: Machines) -> None:
     async def check() -> None:
         sandbox = await machines.create()
-        pid = engine_pid(sandbox.id)
+        pid = engine_pid(sandbox.id, "qemu")
         seen = status(pid)
         assert set(seen["Uid"].split()) == set(seen["Gid"].split()) == {str(jail_uid(sandbox.id))}
         assert seen["Groups"].strip() == ""
@@ -133,7 +126,7 @@ def test_who_takes_over_qemu_can_write_its_own_overlay_and_nothing_else(
     async def check() -> None:
         sandbox = await machines.create()
         uid = str(jail_uid(sandbox.id))
-        pid = engine_pid(sandbox.id)
+        pid = engine_pid(sandbox.id, "qemu")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", ESCAPE, f"/proc/{pid}/root", uid),
             stdout=asyncio.subprocess.PIPE,
@@ -221,7 +214,7 @@ def test_an_idle_fork_has_less_than_50_megabytes_of_its_own(machines: Machines) 
     async def check() -> None:
         sandbox = await machines.create()
         await sandbox.exec(["true"])
-        told = text(f"/proc/{engine_pid(sandbox.id)}/smaps_rollup")
+        told = text(f"/proc/{engine_pid(sandbox.id, 'qemu')}/smaps_rollup")
         (private,) = [line.split()[1] for line in told.splitlines() if "Private_Dirty" in line]
         assert int(private) < 50 << 10
         await sandbox.close()
@@ -234,7 +227,7 @@ def test_a_machine_that_dies_is_named_not_replaced(machines: Machines) -> None:
         sandbox = await machines.create()
         running = asyncio.create_task(sandbox.exec(["sleep", "60"]))
         await asyncio.sleep(0.3)
-        os.kill(engine_pid(sandbox.id), signal.SIGKILL)
+        os.kill(engine_pid(sandbox.id, "qemu"), signal.SIGKILL)
         for call in (running, sandbox.exec(["true"]), machines.client.connect(sandbox.id)):
             with pytest.raises(SandboxGone, match=sandbox.id):
                 await call
@@ -284,7 +277,7 @@ def test_a_service_killed_with_9_takes_its_machines_with_it(tmp_path: Path) -> N
             asleep = await client.create(environment)
             await asleep.write_file("/root/kept", b"kept")
             await asleep.hibernate()
-            engine = engine_pid(running.id)
+            engine = engine_pid(running.id, "qemu")
         process.kill()
         await process.wait()
         while lives(engine):

@@ -1,10 +1,11 @@
 """Sandboxes that stand still between calls: they cost nothing and lose nothing."""
 
 import asyncio
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from engines import engine_pid
 
 from journeyman.sandbox.client import SandboxClient
 from journeyman.types import Environment
@@ -12,10 +13,7 @@ from journeyman.types import Environment
 
 def processor_s(sandbox_id: str) -> float:
     """Seconds that the sandbox's own kernel has used."""
-    found = subprocess.run(
-        ["pgrep", "-f", f"boot .*{sandbox_id}"], capture_output=True, text=True, check=True
-    )
-    fields = Path(f"/proc/{found.stdout.split()[0]}/stat").read_text().rsplit(")", 1)[1].split()
+    fields = Path(f"/proc/{engine_pid(sandbox_id)}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 

@@ -103,9 +103,9 @@ async def a_corrupt_snapshot_is_refused(bench: Bench) -> None:
 def _largest_file(state: Path, sandbox_id: str) -> Path:
     manifests = sorted(state.glob(f"**/{sandbox_id}/**/manifest.json"))
     require(bool(manifests), "the hibernated sandbox has no snapshot on disk")
-    files = [path for path in manifests[-1].parent.iterdir() if path.is_file()]
-    # Of files shared with a template another name is at stake too.
-    own = [path for path in files if path.stat().st_nlink == 1]
+    files = [path for path in manifests[-1].parent.iterdir() if path != manifests[-1]]
+    # A file with more than one name belongs to another snapshot too.
+    own = [path for path in files if path.is_file() and path.stat().st_nlink == 1]
     return max(own, key=lambda path: path.stat().st_size)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.node.cgroups import ControlGroups
-from journeyman.sandbox.node.driver import Machine, MachineSpec, agent_arguments
+from journeyman.sandbox.node.driver import Limits, Machine, MachineSpec, agent_arguments
 from journeyman.sandbox.node.native_build import PRELOADED, compile_c
 from journeyman.sandbox.node.qemu_accelerator import choose_accelerator, processor_digest
 from journeyman.sandbox.node.qemu_arrival import Arrival, Departing
@@ -53,7 +53,7 @@ from journeyman.sandbox.node.stillness import Stillness
 from journeyman.types.failure import SandboxError, UserError
 
 log = logging.getLogger(__name__)
-_QEMU_BYTES = 256 << 20
+_QEMU_BYTES = 448 << 20
 """What QEMU itself may need beside the guest's memory."""
 _QEMU_THREADS = 128
 LAYERS_SOURCE = Path(__file__).parent / "qemu_layers.c"
@@ -239,6 +239,11 @@ class QemuDriver:
 
     # ---- the one first start of each kind of machine
 
+    def _cpus(self, limits: Limits) -> int:
+        """An emulated processor keeps one core busy and what serves it part of another; a second
+        one would make every fork slower by a quarter."""
+        return math.ceil(limits.cpus if self.accelerator == "kvm" else limits.cpus / 2)
+
     async def _booted(self, spec: MachineSpec) -> Path:
         image = await build_image(spec.rootfs, log.info)
         agent = spec.rootfs / spec.agent.lstrip("/")
@@ -251,7 +256,7 @@ class QemuDriver:
             )
         hardware = Hardware(
             memory_bytes=limits.memory_bytes,
-            cpus=math.ceil(limits.cpus),
+            cpus=self._cpus(limits),
             disk_bytes=limits.disk_bytes,
         )
         arguments = [str(limits.tmp_bytes), *agent_arguments(spec)[1:]]

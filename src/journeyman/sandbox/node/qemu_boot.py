@@ -15,6 +15,7 @@ from journeyman.sandbox.node.commands import Command, run_command
 from journeyman.sandbox.node.driver import Machine, MachineSpec
 from journeyman.sandbox.node.link import GuestIdentity, GuestLink
 from journeyman.sandbox.node.snapshots import write_snapshot
+from journeyman.sandbox.wire.frames import FrameKind
 
 _BOOT_S = 120.0
 _KEPT_S = 14 * 24 * 3600
@@ -79,6 +80,11 @@ def _sweep(directory: Path) -> None:
 
 
 async def _warm(link: GuestLink) -> None:
+    # The first answer comes once all has booted; the time of an epoch that waited as long would
+    # be wrong.
+    with link.channel() as channel:
+        await channel.send(FrameKind.LIST_EXECS)
+        await channel.receive(_BOOT_S)
     await link.begin_epoch(1, GuestIdentity(hostname="sandbox"), _BOOT_S)
     for argv in _WARMING:
         await run_command(link, Command(argv, "/", _ENVIRONMENT, b"", _BOOT_S))

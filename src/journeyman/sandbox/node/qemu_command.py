@@ -17,8 +17,11 @@ CONSOLE = "console"
 OLDEST_QEMU = (9, 1)
 """The first that takes KVM's device as a descriptor."""
 _MACHINE_TYPE = "pc-i440fx-9.1"
-_CODE_MB = 32
-"""Of translated code, where there is no hardware to run the guest's own."""
+_CODE_MB = 256
+"""At most, of translated code: with less, a run of Python translates everything several times.
+Only what is used takes memory."""
+_EMULATED_CPU = "qemu64,-svm,+ssse3,+sse4.1,+sse4.2,+popcnt"
+"""x86-64-v2, which is what binary Python packages ask for. Wider vectors cost every switch."""
 _KERNEL_OPTIONS = (
     "console=ttyS0 quiet loglevel=3 panic=-1 random.trust_cpu=on audit=0 "
     # One tenant's code runs in it, as root: there is nobody to protect it from in there.
@@ -73,7 +76,7 @@ def _accelerator(kvm: int | None) -> list[str]:
             *("-add-fd", f"fd={kvm},set=1"),
             *("-accel", "kvm,device=/dev/fdset/1", "-cpu", "host,migratable=on"),
         ]
-    return ["-accel", f"tcg,thread=multi,tb-size={_CODE_MB}", "-cpu", "qemu64"]
+    return ["-accel", f"tcg,thread=multi,tb-size={_CODE_MB}", "-cpu", _EMULATED_CPU]
 
 
 def command_line(
