@@ -158,7 +158,7 @@ short = Sandbox.create(timeout=1)
 time.sleep(3)
 assert not short.is_running()
 assert "not found" in str(raises(Exception, Sandbox.create, "no-such-template"))
-"""
+""",
     )
 
 

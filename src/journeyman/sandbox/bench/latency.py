@@ -1,15 +1,19 @@
 """Fork, hibernation, resumption and commands of one driver, end to end through the client."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from journeyman.sandbox.bench.load import default_environment, run_true, worked_in
+from journeyman.sandbox.bench.load import default_environment, run_true, work_again, worked_in
 from journeyman.sandbox.bench.quantiles import Quantiles, quantiles, seconds_of
 from journeyman.sandbox.client import RemoteSandbox, SandboxClient
 from journeyman.sandbox.node.cgroups import ControlGroups
 from journeyman.types.failure import SandboxError
 from journeyman.types.value import Value
+
+_SETTLE_S = 0.5
+"""What a fresh fork still does by itself, before its memory is looked at."""
 
 
 class Latency(Value):
@@ -40,9 +44,11 @@ async def measure_latency(
     execs = [await seconds_of(lambda: run_true(sandbox)) for _ in range(10 * times)]
     hibernations, resumptions = [], []
     for _ in range(times):
+        await work_again(sandbox)
         hibernations.append(await seconds_of(sandbox.hibernate))
         resumptions.append(await seconds_of(lambda: run_true(sandbox)))
         advance()
+    await work_again(sandbox)
     await sandbox.hibernate()
     forks, private = [], None
     for _ in range(times):
@@ -68,6 +74,7 @@ async def _fork(parent: RemoteSandbox) -> tuple[float, float | None]:
         await run_true(children[0])
 
     seconds = await seconds_of(fork_and_run)
+    await asyncio.sleep(_SETTLE_S)
     private = private_mb(children[0].id)
     await children[0].close()
     return seconds, private

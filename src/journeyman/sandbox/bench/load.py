@@ -1,18 +1,29 @@
-"""A sandbox that somebody has worked in: memory that was written to, files that were changed."""
+"""A sandbox that somebody works in: memory that was written to, files that were changed."""
 
 from journeyman.sandbox.client import RemoteSandbox, SandboxClient, TemplateSpec
 from journeyman.types.failure import SandboxError
 from journeyman.types.sandbox import Environment
 
-DIRTY_MEMORY_BYTES = 64 << 20
-CHANGED_FILES_BYTES = 100 << 20
 _LEASE_S = 3600.0
-_HOLD = f"""
+_WORK = b"""
 import os, time
-held = os.urandom({DIRTY_MEMORY_BYTES})
-open("/run/held", "w").close()
-time.sleep(1e6)
+block = os.urandom(1 << 20)
+data = bytearray(64 << 20)
+turn = 0
+while True:
+    turn += 1
+    stamped = block[:-8] + turn.to_bytes(8, "little")
+    for number in range(64):
+        data[number << 20 : (number + 1) << 20] = stamped
+    for number in range(100):
+        with open(f"/root/file{number}", "wb") as file:
+            file.write(stamped)
+    open("/tmp/ready", "w").write("1")
+    while os.path.exists("/tmp/ready"):
+        time.sleep(0.05)
 """
+"""Writes 64 MiB of memory and 100 MiB of files, again whenever /tmp/ready is removed."""
+_WAIT = "while ! test -s /tmp/ready; do sleep 0.1; done"
 
 
 async def default_environment(client: SandboxClient) -> Environment:
@@ -21,29 +32,24 @@ async def default_environment(client: SandboxClient) -> Environment:
 
 
 async def worked_in(client: SandboxClient, environment: Environment) -> RemoteSandbox:
-    """A process that holds `DIRTY_MEMORY_BYTES` of random bytes, and `CHANGED_FILES_BYTES` in
-    files of 1 MiB."""
-    sandbox = await client.create(environment, lease_s=_LEASE_S)
-    files = CHANGED_FILES_BYTES >> 20
-    await _run(sandbox, 'setsid python3 -c "$0" </dev/null >/dev/null 2>&1 &', _HOLD)
-    await _run(
-        sandbox,
-        "mkdir /srv/changed && cd /srv/changed && "
-        f"head -c {CHANGED_FILES_BYTES} /dev/urandom | split -b 1M -a 3 - part- && "
-        f'test "$(ls | wc -l)" = {files} && '
-        "for i in $(seq 300); do test -e /run/held && exit 0; sleep 0.1; done; exit 1",
-    )
+    """A sandbox whose process has written 64 MiB of memory and 100 MiB of files."""
+    with_work = environment.model_copy(update={"files": {"/root/work.py": _WORK}})
+    sandbox = await client.create(with_work, lease_s=_LEASE_S)
+    await _run(sandbox, "sh", "-c", f"python3 /root/work.py >/dev/null 2>&1 & {_WAIT}")
     return sandbox
+
+
+async def work_again(sandbox: RemoteSandbox) -> None:
+    """As much is written once more: an engine may save only what has changed since."""
+    await _run(sandbox, "sh", "-c", f"rm /tmp/ready; {_WAIT}")
 
 
 async def run_true(sandbox: RemoteSandbox) -> None:
     """The smallest command there is. Raises SandboxError unless it ends with 0."""
-    await _run(sandbox, "", argv=("true",))
+    await _run(sandbox, "true")
 
 
-async def _run(
-    sandbox: RemoteSandbox, script: str, *arguments: str, argv: tuple[str, ...] = ()
-) -> None:
-    result = await sandbox.exec(argv or ("sh", "-c", script, *arguments), timeout_s=120)
+async def _run(sandbox: RemoteSandbox, *argv: str) -> None:
+    result = await sandbox.exec(argv, timeout_s=300)
     if result.exit_code != 0:
         raise SandboxError(f"a command of the benchmark failed: {result}")
