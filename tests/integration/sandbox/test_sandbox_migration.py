@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +233,8 @@ def test_the_port_takes_nothing_but_what_it_was_opened_for(tmp_path: Path) -> No
                 reader, writer = await move.connect()
                 writer.write(rubbish)
                 writer.write_eof()
-                assert b"error" in await reader.read()
+                with suppress(ConnectionResetError):  # of what it did not even read
+                    assert b"error" in await reader.read()
                 writer.close()
             reader, writer = await move.connect()
             short = {"token": "token", "what": "overlay", "name": overlay, "size": 10}
