@@ -107,10 +107,10 @@ def probes() -> list[Probe]:
         (
             "kvm",
             "virtual machines at full speed",
-            f"{apt} qemu-system-x86 linux-image-cloud-amd64  (on a host with virtualisation)",
+            "make setup  (as root, on a host with virtualisation)",
             _machine_probe("kvm"),
         ),
-        ("qemu", "virtual machines, emulated", f"{apt} qemu-system-x86", _machine_probe("qemu")),
+        ("qemu", "virtual machines, emulated", "make setup  (as root)", _machine_probe("qemu")),
         ("gpu", "training and serving of larger models", "", _gpu),
         ("ray", "the controller's actors", "make setup", _ray),
         ("sqlite", "the store, by default", "make setup", _sqlite),

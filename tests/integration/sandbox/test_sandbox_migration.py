@@ -1,12 +1,12 @@
 """Live migration of virtual machines under write load, and what is left when it fails half-way."""
 
 import asyncio
+import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from journeyman.sandbox.node.commands import Command, run_command
 from journeyman.sandbox.node.driver import Limits, MachineSpec
 from journeyman.sandbox.node.link import GuestIdentity, GuestLink
 from journeyman.sandbox.node.qemu import QemuDriver
-from journeyman.sandbox.node.qemu_arrival import Arrival
 from journeyman.sandbox.node.qemu_machine import QemuMachine
 from journeyman.sandbox.node.qemu_migrate import depart, departing
+from journeyman.sandbox.node.qemu_passage import Gate, RemoteTarget
+from journeyman.sandbox.node.relay import Streams
 from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
 from journeyman.sandbox.wire.frames import FrameKind
 from journeyman.types import SandboxError, SandboxGone
@@ -46,20 +47,6 @@ async def sh(link: GuestLink, script: str, stdin: bytes = b"") -> str:
     return (await run_command(link, command)).text
 
 
-class Here:
-    """A target in this very process."""
-
-    def __init__(self, arrival: Arrival) -> None:
-        self._arrival = arrival
-        self.start = arrival.start
-        self.connect_disk = arrival.connect_disk
-        self.connect_memory = arrival.connect_memory
-        self.loaded = arrival.loaded
-
-    async def copy_overlay(self, name: str, source: Path) -> None:
-        shutil.copyfile(source, self._arrival.place_of(name))
-
-
 class Move:
     """A machine under load, and the place where it is to go."""
 
@@ -67,6 +54,11 @@ class Move:
         self.driver, self.machine = driver, machine
         self.source, self.target = specs
         self.arrival = driver.arrival(self.target, departing(machine))
+        self.remote = RemoteTarget(self.connect, "token")
+        self.port = ""
+
+    async def connect(self) -> Streams:
+        return await asyncio.open_unix_connection(self.port)
 
 
 @asynccontextmanager
@@ -83,6 +75,8 @@ async def under_load(tmp_path: Path) -> AsyncIterator[Move]:
     machine = await driver.boot(specs[0])
     assert isinstance(machine, QemuMachine)
     move = Move(driver, machine, specs)
+    move.port = str(tmp_path / "port")
+    server = await asyncio.start_unix_server(Gate(move.arrival, "token").handle, move.port)
     try:
         await machine.link.begin_epoch(1, GuestIdentity(hostname="moving"), 30)
         await sh(
@@ -91,6 +85,7 @@ async def under_load(tmp_path: Path) -> AsyncIterator[Move]:
         await sh(machine.link, "python3 writer.py >/tmp/err 2>&1 & while ! test -s log; do :; done")
         yield move
     finally:
+        server.close()
         move.arrival.abort()
         driver.kill(machine)
         await driver.collect(specs)
@@ -111,7 +106,7 @@ def test_nothing_is_lost_and_the_source_has_stopped(tmp_path: Path) -> None:
     async def check() -> None:
         async with under_load(tmp_path) as move:
             digest = await sh(move.machine.link, "sha256sum big")
-            departure = await depart(move.machine, Here(move.arrival))
+            departure = await depart(move.machine, move.remote)
             status = await move.machine.monitor.execute("query-status")
             assert status["running"] is False
             waiting = await move.arrival.machine().monitor.execute("query-status")
@@ -130,7 +125,7 @@ def test_nothing_is_lost_and_the_source_has_stopped(tmp_path: Path) -> None:
 def test_a_machine_that_has_arrived_can_be_saved_and_forked(tmp_path: Path) -> None:
     async def check() -> None:
         async with under_load(tmp_path) as move:
-            departure = await depart(move.machine, Here(move.arrival))
+            departure = await depart(move.machine, move.remote)
             arrived = await move.arrival.commit(departure.next_number)
             move.driver.kill(move.machine)
             await arrived.link.begin_epoch(2, GuestIdentity(), 30)
@@ -166,8 +161,8 @@ def test_the_source_runs_on_when_the_target_fails(
 ) -> None:
     async def check() -> None:
         async with under_load(tmp_path) as move:
-            here = Here(move.arrival)
-            original = getattr(here, when)
+            remote = move.remote
+            original = getattr(remote, when)
 
             async def harmed() -> Any:
                 if when == "loaded":
@@ -181,9 +176,9 @@ def test_the_source_runs_on_when_the_target_fails(
                     raise
                 return reader, writer
 
-            setattr(here, when, harmed)
+            setattr(remote, when, harmed)
             with pytest.raises(SandboxError):
-                await depart(move.machine, here)
+                await depart(move.machine, remote)
             move.arrival.abort()
             await move.machine.link.begin_epoch(2, GuestIdentity(), 30)
             await finish(move.machine.link)
@@ -194,17 +189,17 @@ def test_the_source_runs_on_when_the_target_fails(
 def test_a_source_that_dies_half_way_leaves_no_second_machine(tmp_path: Path) -> None:
     async def check() -> None:
         async with under_load(tmp_path) as move:
-            here = Here(move.arrival)
-            connect = here.connect_memory
+            remote = move.remote
+            connect = remote.connect_memory
 
             async def connect_and_die() -> Any:
                 streams = await connect()
                 os.kill(move.machine.pid, signal.SIGKILL)
                 return streams
 
-            here.connect_memory = connect_and_die  # type: ignore[method-assign]
+            remote.connect_memory = connect_and_die  # type: ignore[method-assign]
             with pytest.raises(SandboxError):
-                await depart(move.machine, here)
+                await depart(move.machine, remote)
             with pytest.raises(SandboxError):
                 await asyncio.wait_for(move.arrival.loaded(), 30)
             with pytest.raises(SandboxGone):
@@ -213,11 +208,40 @@ def test_a_source_that_dies_half_way_leaves_no_second_machine(tmp_path: Path) ->
     asyncio.run(check())
 
 
-def test_an_overlay_of_another_name_has_no_place(tmp_path: Path) -> None:
+def test_the_port_takes_nothing_but_what_it_was_opened_for(tmp_path: Path) -> None:
     async def check() -> None:
         async with under_load(tmp_path) as move:
+            (file := tmp_path / "file").write_bytes(b"content")
             for name in ("../../escape", "other", ""):
                 with pytest.raises(SandboxError, match="no overlay"):
-                    move.arrival.place_of(name)
+                    await move.remote.copy_overlay(name, file)
+            (overlay,) = move.machine.disk.layers
+            stranger = RemoteTarget(move.connect, "another token")
+            for call in (
+                stranger.copy_overlay(overlay, file),
+                stranger.start(),
+                stranger.connect_disk(),
+                stranger.connect_memory(),
+                stranger.loaded(),
+            ):
+                with pytest.raises(SandboxError, match="token is not"):
+                    await call
+            for early in (move.remote.connect_memory(), move.remote.connect_disk()):
+                with pytest.raises(SandboxError, match="not been started"):
+                    await early
+            for rubbish in (b"", b"\n", b"[]\n", b"{}\n", b"x" * (1 << 20) + b"\n"):
+                reader, writer = await move.connect()
+                writer.write(rubbish)
+                writer.write_eof()
+                with suppress(ConnectionResetError):  # of what it did not even read
+                    assert b"error" in await reader.read()
+                writer.close()
+            reader, writer = await move.connect()
+            short = {"token": "token", "what": "overlay", "name": overlay, "size": 10}
+            writer.write(json.dumps(short).encode() + b"\n" + b"123")
+            writer.write_eof()
+            assert b"ended 7 bytes early" in await reader.read()
+            writer.close()
+            await finish(move.machine.link)
 
     asyncio.run(check())

@@ -5,6 +5,7 @@ import hashlib
 import os
 
 from journeyman.sandbox.conformance.case import Bench, case, equal, require
+from journeyman.sandbox.conformance.promises import AGENT
 
 _FLOOD_BYTES = 50_000_000
 
@@ -88,7 +89,7 @@ async def orphans_leave_no_zombies(bench: Bench) -> None:
     equal(zombies, [])
 
 
-@case("root in the guest neither ends nor impersonates the agent")
+@case("root in the guest neither ends nor impersonates the agent", AGENT)
 async def the_agent_is_out_of_reach(bench: Bench) -> None:
     sandbox = await bench.create()
     equal((await sandbox.exec(["id", "-u"])).stdout, b"0\n")

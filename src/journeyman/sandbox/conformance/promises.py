@@ -8,8 +8,10 @@ DISK = "disk"
 """The guest's files have a size limit of their own, which the guest is told."""
 KERNEL = "kernel"
 """The guest has a kernel of its own."""
+AGENT = "agent"
+"""Root in the guest cannot end the agent inside."""
 
-ABILITIES = frozenset({MEMORY, LIMITS, DISK, KERNEL})
+ABILITIES = frozenset({MEMORY, LIMITS, DISK, KERNEL, AGENT})
 
 NOT_PROMISED: dict[str, dict[str, str]] = {
     "gvisor": {
@@ -21,6 +23,7 @@ NOT_PROMISED: dict[str, dict[str, str]] = {
         LIMITS: "without root there are no control groups",
         DISK: "files lie on the host's disk",
         KERNEL: "the guest speaks to the host's kernel",
+        AGENT: "root in its namespaces may signal every process there",
     },
 }
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.node.probe import choose_driver
+from journeyman.sandbox.node.qemu_kernel import find_kernel
 from journeyman.sandbox.node.rootfs import rootfs_path
 from journeyman.types.failure import JourneymanError
 
@@ -100,18 +101,20 @@ def bubblewrap() -> str:
 
 
 def qemu() -> str:
-    """Boot a sector through QEMU's software emulation."""
+    """Boot a sector through QEMU's software emulation, then a sandbox with whatever it has."""
     if not shutil.which(_QEMU):
         raise ProbeFailed(f"{_QEMU} is not installed")
     _boot_sector("tcg")
     version = subprocess.run([_QEMU, "--version"], check=True, capture_output=True, text=True)
-    return f"a machine boots under emulation ({version.stdout.splitlines()[0]})"
+    return _with_driver("qemu", f"a machine boots under emulation ({version.stdout.split()[3]})")
 
 
 def _with_driver(name: str, engine_works: str) -> str:
     """The engine works; does our driver start a sandbox with it?"""
     if not rootfs_path().is_dir():
         return f"{engine_works}; the sandboxes' root file system is not built yet"
+    if name == "qemu" and find_kernel() is None:
+        return f"{engine_works}; the machines' kernel is not fetched yet"
     try:
         driver = asyncio.run(choose_driver(name))
     except JourneymanError as error:

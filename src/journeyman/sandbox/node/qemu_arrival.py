@@ -17,11 +17,11 @@ from journeyman.sandbox.node.qemu_memory import MemoryMap
 from journeyman.sandbox.node.qemu_monitor import Event
 from journeyman.sandbox.node.qemu_snapshot import new_machine
 from journeyman.sandbox.node.qemu_state import completed, expect_end, set_capabilities
+from journeyman.sandbox.node.relay import Streams
 from journeyman.types.failure import SandboxError
 from journeyman.types.value import Value
 
 EXPORT = "disk"
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Departing(Value):
@@ -74,7 +74,8 @@ class Arrival:
         await monitor.execute("block-export-add", **export, node_name=self._disk.top)
 
     async def connect_disk(self) -> Streams:
-        """To its NBD server."""
+        """To its NBD server. Raises SandboxError before `start`."""
+        self.machine()
         with socket.socket(socket.AF_UNIX) as ours:
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_connect(ours, self._disk_address)

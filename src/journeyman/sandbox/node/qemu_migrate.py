@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from journeyman.sandbox.node.qemu_arrival import EXPORT, Departing, Streams
+from journeyman.sandbox.node.qemu_arrival import EXPORT, Departing
 from journeyman.sandbox.node.qemu_disk import DISK_NODE, Node
 from journeyman.sandbox.node.qemu_machine import QemuMachine
 from journeyman.sandbox.node.qemu_monitor import Event, Monitor
 from journeyman.sandbox.node.qemu_state import completed, expect_end, set_capabilities
+from journeyman.sandbox.node.relay import Streams, join
 from journeyman.types.failure import SandboxError
 
 _JOB = "away"
-_CHUNK_BYTES = 256 << 10
 _FASTEST_BYTES_PER_S = 10 << 30
 _DISK_S = 600.0
 _MEMORY_S = 300.0
@@ -108,35 +108,18 @@ async def _carried(
     connect: Callable[[], Awaitable[Streams]], monitor: Monitor, name: str
 ) -> AsyncIterator[None]:
     """A connection of QEMU's, called `name`, whose other end is the target's."""
-    away_reader, away = await connect()
+    away = await connect()
     ours, theirs = socket.socketpair()
-    here_reader, here = await asyncio.open_connection(sock=ours, limit=_CHUNK_BYTES)
-
-    def close(_: object = None) -> None:
-        here.close()
-        away.close()
-
-    pumps = [
-        asyncio.create_task(_pump(here_reader, away), name=f"{name} of {monitor.name} out"),
-        asyncio.create_task(_pump(away_reader, here), name=f"{name} of {monitor.name} in"),
-    ]
-    for pump in pumps:  # who waits for an end that is gone would wait for ever
-        pump.add_done_callback(close)
+    here = await asyncio.open_connection(sock=ours)
+    carrying = asyncio.create_task(join(here, away), name=f"{name} of {monitor.name}")
     try:
         with theirs:
             await monitor.give(name, theirs.fileno())
         yield
     finally:
-        for pump in pumps:
-            pump.cancel()
-        close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(_CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
+        carrying.cancel()
+        with suppress(asyncio.CancelledError):
+            await carrying
 
 
 async def _mirror_disk(monitor: Monitor) -> None:

@@ -72,12 +72,16 @@ class Monitor:
         """Let QEMU have an open descriptor under a name. Raises SandboxError."""
         self._number += 1
         answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve)
         message = {"execute": "getfd", "arguments": {"fdname": name}, "id": self._number}
         transport = self._writer.transport
         transport.set_write_buffer_limits(0)
-        await self._writer.drain()  # a descriptor must not overtake a command
-        with socket.fromfd(transport.get_extra_info("socket").fileno(), *_UNIX) as out:
-            socket.send_fds(out, [json.dumps(message).encode() + b"\n"], [descriptor])
+        try:
+            await self._writer.drain()  # a descriptor must not overtake a command
+            with socket.fromfd(transport.get_extra_info("socket").fileno(), *_UNIX) as out:
+                socket.send_fds(out, [json.dumps(message).encode() + b"\n"], [descriptor])
+        except OSError:
+            raise self._ended() from None
         await answer
 
     def expect(self, wanted: Callable[[Event], bool]) -> asyncio.Future[Event]:
