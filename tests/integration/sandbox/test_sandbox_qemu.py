@@ -177,7 +177,7 @@ ON_DISK = "for f in /root/f*; do dd if=$f iflag=direct bs=64k status=none | sha2
 
 
 def test_a_long_life_of_snapshots_keeps_few_overlays_and_every_file(machines: Machines) -> None:
-    lives = MAX_LAYERS + 3
+    lives = MAX_LAYERS + 1
 
     async def check() -> None:
         sandbox = await machines.create()
@@ -185,14 +185,13 @@ def test_a_long_life_of_snapshots_keeps_few_overlays_and_every_file(machines: Ma
             script = f"head -c 300000 /dev/urandom >/root/f{number}; sync; {ON_DISK}"
             told = (await sandbox.exec(["sh", "-c", script])).stdout
             await sandbox.hibernate()
+            # A life without a write: when overlays are merged, all the topmost holds is theirs.
+            assert (await sandbox.exec(["sh", "-c", ON_DISK])).stdout == told
+            await sandbox.hibernate()
         assert told.count(b"\n") == len(set(told.splitlines())) == lives
         directory = machines.state / "sandboxes" / sandbox.id
         newest = max(directory.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
         assert len(list(newest.glob("disk-*"))) <= MAX_LAYERS + 1
-        # Once more for overlays that were merged and lives in which nothing is written.
-        for _ in range(2):
-            assert (await sandbox.exec(["sh", "-c", ON_DISK])).stdout == told
-            await sandbox.hibernate()
         assert (await sandbox.exec(["sh", "-c", ON_DISK])).stdout == told
         await sandbox.close()
 
