@@ -33,7 +33,7 @@ KV_TOKENS = 32_768
 MAX_SEQUENCES = 16
 _WORKDIR = "/app"
 
-Driver = Literal["auto", "gvisor", "bubblewrap"]
+Driver = Literal["auto", "gvisor", "qemu", "bubblewrap"]
 
 
 @dataclass(frozen=True)

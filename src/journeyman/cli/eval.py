@@ -37,7 +37,7 @@ def evaluate_command(
         int, typer.Option(min=1, help="Episodes that run at the same time.")
     ] = 16,
     driver: Annotated[
-        str, typer.Option(help="Of the sandboxes: gvisor, bubblewrap (weaker), or auto.")
+        str, typer.Option(help="Of the sandboxes: gvisor, qemu, bubblewrap (weaker), or auto.")
     ] = "auto",
     backend: Annotated[str, typer.Option(help="Of the engine: native, torch, or auto.")] = "auto",
     tokens: Annotated[int, typer.Option(min=256, help="Most tokens of one episode.")] = 768,

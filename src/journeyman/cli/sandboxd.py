@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
         driver: Annotated[
             str,
             typer.Option(
-                help="gvisor, bubblewrap (weaker: for development only), or auto: gvisor or an "
-                "error, never silently weaker."
+                help="gvisor, qemu, bubblewrap (weaker: for development only), or auto: qemu "
+                "where KVM boots a guest, else gvisor, else qemu emulated, never bubblewrap."
             ),
         ] = "auto",
         socket: Annotated[

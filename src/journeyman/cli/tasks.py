@@ -46,7 +46,7 @@ def build(
     projects: Annotated[str, typer.Option(help="Only these projects, separated by commas.")] = "",
     seed: Annotated[int, typer.Option(help="Chooses faults and splits.")] = 1,
     driver: Annotated[
-        str, typer.Option(help="Sandbox driver: gvisor, bubblewrap, or auto.")
+        str, typer.Option(help="Sandbox driver: gvisor, qemu, bubblewrap, or auto.")
     ] = "auto",
     model: Annotated[
         Path | None, typer.Option(help="Checkpoint whose tokenizer measures episodes.")

@@ -48,7 +48,7 @@ class TasksConfig(Section):
 class SandboxConfig(Section):
     """Where tools and verifiers run."""
 
-    driver: Literal["auto", "gvisor", "bubblewrap"] = Field(
+    driver: Literal["auto", "gvisor", "qemu", "bubblewrap"] = Field(
         "auto", description="auto takes the strongest that works; bubblewrap is for development."
     )
     concurrency: Count = Field(96, description="Episodes that may be under way at the same time.")

@@ -17,3 +17,10 @@ def engine_pid(sandbox_id: str, driver: str = DRIVER) -> int:
         if program.endswith(_NAMES[driver]):
             return pid
     raise AssertionError(f"no process of {driver} runs for {sandbox_id}")
+
+
+def left_of(sandbox_id: str, state: Path) -> list[str]:
+    """What a sandbox has left on this machine: processes, control groups, files."""
+    members = [str(pid) for pid in ControlGroups().members(sandbox_id)]
+    groups = [str(path) for path in ControlGroups().paths(sandbox_id) if path.exists()]
+    return members + groups + [str(path) for path in state.rglob(f"*{sandbox_id}*")]

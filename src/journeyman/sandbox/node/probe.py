@@ -1,6 +1,7 @@
 """Choosing a driver by starting a sandbox with it."""
 
 import asyncio
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,6 +21,8 @@ DRIVERS: dict[str, type[GvisorDriver] | type[QemuDriver] | type[BubblewrapDriver
     "bubblewrap": BubblewrapDriver,
 }
 _PROBE_TIMEOUT_S = 60.0
+_KVM = Path("/dev/kvm")
+log = logging.getLogger(__name__)
 
 
 async def probe(driver: Driver) -> None:
@@ -41,20 +44,54 @@ async def probe(driver: Driver) -> None:
 
 
 async def choose_driver(name: str) -> Driver:
-    """`auto` is gvisor or an error: isolation is weakened by name only, never silently."""
-    if name not in (*DRIVERS, "auto"):
+    """A driver that has started a sandbox here. Raises UserError when there is none.
+
+    `auto` is the strongest isolation that works at speed: QEMU with KVM, gVisor, QEMU emulated.
+    Bubblewrap is taken by name only, never silently.
+    """
+    if name == "auto":
+        return await _choose()
+    if name not in DRIVERS:
         raise UserError(
-            f"no sandbox driver is called {name!r}", f"Choose auto, {' or '.join(DRIVERS)}."
+            f"no sandbox driver is called {name!r}", f"Choose auto, {', '.join(DRIVERS)}."
         )
-    driver: Driver = DRIVERS["gvisor" if name == "auto" else name]()
+    driver: Driver = DRIVERS[name]()
+    await _start(driver, "Run as root: make setup.")
+    return driver
+
+
+async def _choose() -> Driver:
+    machines = QemuDriver()
+    if await asyncio.to_thread(_KVM.exists):
+        try:
+            await machines.probe()
+            if machines.accelerator == "kvm":
+                await probe(machines)
+                return machines
+        except JourneymanError as error:
+            log.info("no virtual machines on KVM here: %s", error.cause)
+    gvisor = GvisorDriver()
+    try:
+        await _start(
+            gvisor, "Run as root: make setup. Or ask for the weaker `--driver bubblewrap` by name."
+        )
+    except UserError as error:
+        try:
+            await probe(machines)
+        except JourneymanError:
+            raise error from None
+        log.warning("%s; emulating machines with QEMU, which is slow", error.cause)
+        return machines
+    return gvisor
+
+
+async def _start(driver: Driver, cure: str) -> None:
+    """Raises UserError."""
     try:
         await probe(driver)
     except UserError:
         raise
     except JourneymanError as error:
-        weaker = " Or ask for the weaker `--driver bubblewrap` by name." if name == "auto" else ""
         raise UserError(
-            f"the {driver.name} driver cannot start a sandbox here: {error.cause}",
-            f"Run as root: make setup.{weaker}",
+            f"the {driver.name} driver cannot start a sandbox here: {error.cause}", cure
         ) from error
-    return driver

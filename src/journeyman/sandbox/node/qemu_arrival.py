@@ -59,6 +59,7 @@ class Arrival:
         for name in self._departing.overlays:
             path = self.place_of(name)
             os.chmod(path, 0o444)
+        self._disk.fill_top()
         memory = MemoryMap.empty(self._departing.hardware.memory_bytes)
         self._machine = await self._launch(memory, self._disk)
         monitor = self._machine.monitor

@@ -37,8 +37,9 @@ class Disk:
     layers: list[str] = field(default_factory=list)
     """Frozen ones, oldest first."""
     top: str = ""
-    _writes: int = 0
-    """Of the guest, in this life of QEMU, when the topmost overlay was last frozen."""
+    _writes: int | None = 0
+    """Of the guest, in this life of QEMU, up to which all is frozen; None: the topmost overlay
+    holds what no write of the guest's put there."""
 
     async def add_top(self, uid: int) -> None:
         """A new empty overlay that QEMU's user may write."""
@@ -61,6 +62,11 @@ class Disk:
         if problem := event["data"].get("error"):
             raise SandboxError(f"QEMU could not merge overlays: {problem}")
         self.layers = self.layers[:1]
+        self.fill_top()
+
+    def fill_top(self) -> None:
+        """The topmost overlay was filled by others than the guest, and must be kept."""
+        self._writes = None
 
     async def freeze(self, monitor: Monitor, uid: int, directory: str) -> None:
         """Of a stopped machine: from now on nothing writes what was topmost, and links to it may
@@ -129,7 +135,8 @@ def _is_end_of(job: str, event: Event) -> bool:
 
 async def _writes(monitor: Monitor) -> int:
     devices = await monitor.execute("query-blockstats")
-    return sum(int(device["stats"]["wr_operations"]) for device in devices)
+    kinds = ("wr_operations", "unmap_operations")
+    return sum(int(device["stats"][kind]) for device in devices for kind in kinds)
 
 
 def disk_nodes(disk: Disk, image: str, directory: str) -> list[Node]:

@@ -10,6 +10,7 @@ Layers and overlays that a snapshot shares with older ones are hard links to the
 that every snapshot is whole and may be removed at any time.
 """
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -65,10 +66,13 @@ def write_snapshot_files(machine: Path, saved: SavedMachine, memory: MemoryMap, 
 
 
 def link(source: Path, target: Path) -> None:
-    """A second name for a file that never changes; a copy where that is another file system."""
+    """A second name for a file that never changes; a copy where that is another file system, or
+    where the file has as many names as it can have."""
     try:
         os.link(source, target)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EMLINK):
+            raise
         shutil.copyfile(source, target)
         target.chmod(0o444)
 

@@ -102,11 +102,12 @@ def _install_packages(progress: Progress, driver: str) -> None:
         _BACKPORTS_FILE.write_text("\n".join(backports.lines()) + "\n", encoding="utf-8")
     progress(f"installing {', '.join(missing)}")
     _apt("update")
-    targets = [
-        f"{package}/{codename}-backports" if package in _FROM_BACKPORTS else package
-        for package in missing
-    ]
-    _apt("install", "-y", "--no-install-recommends", *targets)
+    install = ("install", "-y", "--no-install-recommends")
+    if plain := [package for package in missing if package not in _FROM_BACKPORTS]:
+        _apt(*install, *plain)
+    if newer := [package for package in missing if package in _FROM_BACKPORTS]:
+        # By target release: what these depend on may have to be as new.
+        _apt(*install, "--target-release", f"{codename}-backports", *newer)
 
 
 def _apt(*arguments: str) -> None:
