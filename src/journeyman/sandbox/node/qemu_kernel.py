@@ -44,30 +44,40 @@ def _modules(kernel: Path) -> Path:
 
 
 def fetch_kernel(progress: Progress) -> Path:
-    """Download and unpack it unless one is there; 27 MB. Raises UserError."""
+    """Download and unpack it unless one is there; 27 MB. Remove the directory for a newer one.
+    Raises UserError."""
     if found := find_kernel():
         return found
     progress("kernel for virtual machines: Debian's cloud kernel (27 MB, not installed)")
     _directory().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=_directory(), prefix=".fetching-") as name:
-        work = Path(name)
-        _run(work, "apt-get", "-qq", "download", _concrete_package(work))
+    with tempfile.TemporaryDirectory(dir=_directory(), prefix=".fetching-") as directory:
+        work = Path(directory)
+        name = _concrete_package(work)
+        if not name:  # the lists of packages may never have been fetched
+            _run(work, "apt-get", "-qq", "update")
+            name = _concrete_package(work)
+        if not name:
+            raise UserError(
+                f"this machine's package sources do not offer {_PACKAGE}",
+                "The qemu driver needs Debian's sources for amd64 in /etc/apt.",
+            )
+        _run(work, "apt-get", "-qq", "download", name)
         (package,) = work.glob("*.deb")
         _run(work, "dpkg-deb", "--extract", str(package), "unpacked")
         return _keep(work / "unpacked")
 
 
 def _concrete_package(work: Path) -> str:
-    """What the package of all versions stands for today."""
-    listed = _run(work, "apt-cache", "depends", _PACKAGE)
+    """What the package of all versions stands for today; empty where nobody offers it."""
+    try:
+        listed = _run(work, "apt-cache", "depends", _PACKAGE)
+    except UserError:  # unknown
+        return ""
     for line in listed.splitlines():
         kind, _, name = line.strip().partition(": ")
         if kind == "Depends" and name.startswith("linux-image-"):
             return name
-    raise UserError(
-        f"this machine's package sources do not offer {_PACKAGE}",
-        "Run apt-get update; the qemu driver needs a Debian of this age on amd64.",
-    )
+    return ""
 
 
 def _keep(unpacked: Path) -> Path:
