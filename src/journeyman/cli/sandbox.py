@@ -2,7 +2,7 @@
 
 import typer
 
-from journeyman.cli import sandbox_simulate
+from journeyman.cli import sandbox_fleet, sandbox_simulate
 
 
 def register(app: typer.Typer) -> None:
@@ -15,3 +15,4 @@ def register(app: typer.Typer) -> None:
         """Sandboxes, and the fleet of machines they run on."""
 
     sandbox_simulate.register(group)
+    sandbox_fleet.register(group)
