@@ -2,7 +2,7 @@
 
 import typer
 
-from journeyman.cli import sandbox_conformance, sandbox_simulate, sandbox_tenant
+from journeyman.cli import sandbox_conformance, sandbox_fleet, sandbox_simulate, sandbox_tenant
 
 
 def register(app: typer.Typer) -> None:
@@ -15,5 +15,6 @@ def register(app: typer.Typer) -> None:
         """Sandboxes, and the fleet of machines they run on."""
 
     sandbox_conformance.register(group)
+    sandbox_fleet.register(group)
     sandbox_simulate.register(group)
     sandbox_tenant.register(group)

@@ -180,10 +180,10 @@ def bootstrap(**more: Any) -> Bootstrap:
 
 
 def test_the_script_is_one_that_bash_understands() -> None:
-    script = bootstrap(drivers=("gvisor", "qemu")).script()
+    script = bootstrap(driver="qemu").script()
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "JOURNEYMAN_DRIVERS=gvisor,qemu\n" in script
+    assert "JOURNEYMAN_DRIVER=qemu\n" in script
     assert script.startswith("#!/bin/bash\n")
 
 
@@ -206,8 +206,8 @@ def test_no_value_becomes_code() -> None:
         {"control_url": "ftp://x"},
         {"control_url": "http://x/%i"},  # would mean something to systemd
         {"control_url": "http://x --node y"},
-        {"drivers": ("gvisor --ticket",)},
-        {"drivers": ()},
+        {"driver": "gvisor --ticket"},
+        {"driver": ""},
         {"ticket": "short"},
         {"port": 0},
     ],

@@ -317,3 +317,35 @@ def test_the_same_calls_and_seed_give_the_same_placements() -> None:
 
     assert placements(1) == placements(1)
     assert placements(1) != placements(2)
+
+
+# ---- where its state lies, or nowhere
+
+
+def test_a_request_that_cannot_be_copied_goes_to_a_holder_however_hot() -> None:
+    made = scheduler(
+        node("hot", snapshots={"s-1"}), node("hotter", snapshots={"s-1"}), node("idle")
+    )
+    made.fleet.report(report("hot", at=0.0, cpus=30), now=0.0)
+    made.fleet.report(report("hotter", at=0.0, cpus=32), now=0.0)
+    made.fleet.report(report("idle", at=0.0), now=0.0)
+    bound = request("s", snapshot="s-1", at_holder=True)
+    assert at(made.place(bound, 0.0)) == ("hot", "local", "")
+
+
+def test_without_a_holder_the_snapshot_is_what_is_short() -> None:
+    made = scheduler(node("a", snapshots={"s-1"}), node("b"))
+    made.fleet.set_state("a", "lost", 0.0)
+    with pytest.raises(NoCapacity, match="no ready node has s-1") as caught:
+        made.place(request("s", snapshot="s-1", at_holder=True), 0.0)
+    assert caught.value.resource == "snapshot"
+
+
+def test_a_fork_goes_where_its_parent_is_or_nowhere() -> None:
+    made = scheduler(node("a", memory=2), node("b"))
+    assert at(made.place_on(request("s1"), "a", 0.0)) == ("a", "local", "")
+    made.place_on(request("s2"), "a", 0.0)
+    with pytest.raises(NoCapacity, match="any of 1 nodes has left is 0 GiB") as caught:
+        made.place_on(request("s3"), "a", 0.0)
+    assert caught.value.resource == "memory"
+    assert made.fleet.reservation("s3") is None

@@ -51,6 +51,11 @@ class SandboxClient:
         """Close the connections. Sandboxes live on until closed or their lease runs out."""
         await self._connection.close()
 
+    @property
+    def connection(self) -> Connection:
+        """For requests that this class knows nothing of."""
+        return self._connection
+
     async def health(self) -> Health:
         return Health.model_validate_json(await self._connection.call("GET", f"{API}/health"))
 

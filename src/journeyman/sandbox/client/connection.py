@@ -16,6 +16,7 @@ from journeyman.sandbox.wire.errors import rebuild
 from journeyman.sandbox.wire.token import token_path
 from journeyman.types.failure import SandboxError, UserError
 
+Content = bytes | AsyncIterator[bytes]
 TOKEN_VARIABLE = "JOURNEYMAN_SANDBOX_TOKEN"
 _PIECE_BYTES = 1 << 18
 _MANY = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
@@ -87,6 +88,20 @@ class Connection:
                 if answer.is_error:
                     _raise_error(answer.status_code, await answer.aread())
                 yield answer.aiter_bytes()
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], content: Content
+    ) -> AsyncIterator[httpx.Response]:
+        """One request as it is, for somebody who passes on requests of others; the answer is
+        not judged, and its body not read yet."""
+        try:
+            async with self._http.stream(
+                method, path, headers=dict(headers), content=content
+            ) as answer:
+                yield answer
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 

@@ -2,7 +2,6 @@
 
 from importlib.resources import files
 from shlex import quote
-from typing import Annotated
 
 from pydantic import Field
 
@@ -22,9 +21,7 @@ class Bootstrap(Value):
     ticket: str = Field(min_length=16)
     package: str = Field(min_length=1)
     """What pip installs: a version of the package, or the address of a wheel."""
-    drivers: tuple[Annotated[str, Field(pattern=r"^[a-z]+$")], ...] = Field(
-        default=("gvisor",), min_length=1
-    )
+    driver: str = Field(default="gvisor", pattern=r"^[a-z]+$")
     port: int = Field(default=8085, gt=0, lt=65536)
 
     def script(self) -> str:
@@ -36,7 +33,7 @@ class Bootstrap(Value):
             "JOURNEYMAN_CONTROL": self.control_url,
             "JOURNEYMAN_TICKET": self.ticket,
             "JOURNEYMAN_PACKAGE": self.package,
-            "JOURNEYMAN_DRIVERS": ",".join(self.drivers),
+            "JOURNEYMAN_DRIVER": self.driver,
             "JOURNEYMAN_PORT": str(self.port),
         }
         lines = "\n".join(f"{name}={quote(value)}" for name, value in settings.items())

@@ -38,9 +38,9 @@ After=network-online.target
 
 [Service]
 Environment=JOURNEYMAN_HOME=$home
-ExecStart=$home/venv/bin/journeyman sandbox join $JOURNEYMAN_CONTROL \\
+ExecStart=$home/venv/bin/journeyman sandbox fleet join $JOURNEYMAN_CONTROL \\
   --node $node --address http://$address:$JOURNEYMAN_PORT \\
-  --drivers $JOURNEYMAN_DRIVERS --ticket-file /etc/journeyman/ticket
+  --driver $JOURNEYMAN_DRIVER --port $JOURNEYMAN_PORT --ticket-file /etc/journeyman/ticket
 Restart=always
 RestartSec=2
 # Its sandboxes end with the service, not a control group of systemd's choosing.

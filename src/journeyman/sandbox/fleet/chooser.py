@@ -65,8 +65,8 @@ class PressureChooser:
             return []
         else:
             count = fleet.settings.choices
-            near = fleet.draw_holders(snapshot, count - count // 2, self._random)
-            near += fleet.draw_expecting(snapshot, count // 2, self._random)
+            near = fleet.draw_holders(snapshot, count, self._random)
+            near += fleet.draw_expecting(snapshot, count, self._random)
         return [load for load in near if load.takes(request.driver)]
 
     def _least_full(

@@ -56,11 +56,13 @@ class MigrationSide(Protocol):
     def id(self) -> str: ...
 
     async def prepare(self, move: Move) -> None:
-        """As the source: stop the sandbox."""
+        """As the source: make the sandbox ready to be fetched. It stands still from the end of
+        this call on, or, where memory is copied while it runs, of the target's `receive`."""
         ...
 
     async def receive(self, move: Move) -> None:
-        """As the target: get the copy, and do not run it."""
+        """As the target: get the copy, and do not run it. At the end it is complete and durable
+        here, and the source stands still."""
         ...
 
     async def settle(self, sandbox: str) -> None:
@@ -145,13 +147,7 @@ class NodeCopies:
         return owner.state == "moving" and (leaves or comes)
 
     async def _call_off(self, owner: Owner) -> None:
-        move = Move(
-            id=owner.move,
-            sandbox=owner.sandbox,
-            source=owner.node,
-            target=owner.target,
-            epoch=owner.epoch,
-        )
+        move = owner.open_move()
         settled = await self._owners.settle_move(move)
         log.warning("move %s of sandbox %s was called off: %s", move.id, move.sandbox, settled)
 

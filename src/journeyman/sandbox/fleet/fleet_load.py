@@ -165,6 +165,10 @@ class FleetLoad:
         """Whether a node that is not lost has it."""
         return len(self._holders(self._present, snapshot)) > 0
 
+    def holders(self, snapshot: str) -> list[NodeLoad]:
+        """Every node that has the snapshot and is not lost."""
+        return [self.nodes[name] for name in self._holders(self._present, snapshot)]
+
     def draw_holders(self, snapshot: str, count: int, random: Random) -> list[NodeLoad]:
         """Nodes that have the snapshot and are not lost."""
         names = self._holders(self._present, snapshot).draw(count, random)

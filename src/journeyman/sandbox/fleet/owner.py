@@ -26,6 +26,16 @@ class Owner(Value):
     reason: str = ""
     """Why it was lost."""
 
+    def open_move(self) -> "Move":
+        """The move that is under way."""
+        return Move(
+            id=self.move,
+            sandbox=self.sandbox,
+            source=self.node,
+            target=self.target,
+            epoch=self.epoch,
+        )
+
 
 class Move(Value):
     """A migration that has begun. The source runs it in `epoch`, the target would in the next."""

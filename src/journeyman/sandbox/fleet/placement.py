@@ -28,6 +28,8 @@ class PlacementRequest(Value):
     memory_bytes: int = Field(gt=0)
     disk_bytes: int = Field(default=0, ge=0)
     spread: Spread | None = None
+    at_holder: bool = False
+    """Only where the snapshot lies, or its own state does, so that nothing has to be copied."""
 
 
 Start = Literal["local", "copy", "build"]
@@ -47,8 +49,8 @@ class Placement(Value):
 
 
 class NoCapacity(SandboxError):
-    """No node can take a sandbox now. `resource` is what is short: `nodes`, `driver`, `cpus`,
-    `memory`, `disk`, `spread`, or several of them joined by ` and `."""
+    """No node can take a sandbox now. `resource` is what is short: `nodes`, `driver`,
+    `snapshot`, `cpus`, `memory`, `disk`, `spread`, or several of them joined by ` and `."""
 
     def __init__(self, cause: str, cure: str = "", resource: str = "nodes") -> None:
         super().__init__(cause, cure)

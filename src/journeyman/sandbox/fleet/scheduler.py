@@ -7,7 +7,7 @@ from journeyman.sandbox.fleet.fleet_load import FleetLoad
 from journeyman.sandbox.fleet.load import NodeLoad
 from journeyman.sandbox.fleet.placement import Placement, PlacementRequest, Start
 from journeyman.sandbox.fleet.settings import SchedulerSettings
-from journeyman.sandbox.fleet.shortage import explain_shortage
+from journeyman.sandbox.fleet.shortage import explain_shortage, holders_of
 from journeyman.types.failure import SandboxError
 
 
@@ -55,11 +55,34 @@ class Scheduler:
             home.put_back(before)
         return self._reserve(request, chosen, home, now)
 
+    def place_on(self, request: PlacementRequest, node_id: str, now: float) -> Placement:
+        """On this node, where its state lies, or nowhere: a fork. Raises as `place` does."""
+        load = self.fleet.node(node_id)
+        if not load.takes(request.driver) or not load.fits(request):
+            bound = request.model_copy(update={"at_holder": True})
+            raise explain_shortage(self.fleet, bound, load)
+        self.fleet.reserve(request, load, now)
+        return Placement(sandbox=request.sandbox, node=node_id, start="local")
+
     def _choose(self, request: PlacementRequest, now: float, home: NodeLoad | None) -> NodeLoad:
-        load = self._chooser.choose(request, now, home)
+        if request.at_holder:
+            load = self._least_full_holder(request, now, home)
+        else:
+            load = self._chooser.choose(request, now, home)
         if load is None:
-            raise explain_shortage(self.fleet, request)
+            raise explain_shortage(self.fleet, request, home)
         return load
+
+    def _least_full_holder(
+        self, request: PlacementRequest, now: float, home: NodeLoad | None
+    ) -> NodeLoad | None:
+        use = self.fleet.use
+        fitting = [
+            load
+            for load in holders_of(self.fleet, request, home)
+            if load.takes(request.driver) and load.fits(request)
+        ]
+        return min(fitting, key=lambda load: load.share(now, use, request), default=None)
 
     def _reserve(
         self, request: PlacementRequest, load: NodeLoad, home: NodeLoad | None, now: float

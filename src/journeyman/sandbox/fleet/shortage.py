@@ -8,7 +8,19 @@ from journeyman.sandbox.fleet.load import NodeLoad
 from journeyman.sandbox.fleet.placement import NoCapacity, PlacementRequest
 
 
-def explain_shortage(fleet: FleetLoad, request: PlacementRequest) -> NoCapacity:
+def holders_of(
+    fleet: FleetLoad, request: PlacementRequest, home: NodeLoad | None
+) -> list[NodeLoad]:
+    """Where the sandbox could start without anything being copied: at home, if it has one that
+    is not lost, else where its snapshot lies."""
+    if home is not None and home.node.state != "lost":
+        return [home]
+    return fleet.holders(request.snapshot)
+
+
+def explain_shortage(
+    fleet: FleetLoad, request: PlacementRequest, home: NodeLoad | None
+) -> NoCapacity:
     """The error to raise. Looks at every node.
 
     What is short is what alone keeps the request from some node: the one that does so on most
@@ -20,6 +32,11 @@ def explain_shortage(fleet: FleetLoad, request: PlacementRequest) -> NoCapacity:
     suitable = [load for load in ready if request.driver in load.node.drivers]
     if not suitable:
         return _error(request, "driver", f"none of {len(ready)} ready nodes has that driver")
+    if request.at_holder:
+        held = holders_of(fleet, request, home)
+        suitable = [load for load in suitable if load in held]
+        if not suitable:
+            return _error(request, "snapshot", f"no ready node has {request.snapshot}")
     lacking = Counter(tuple(load.obstacles(request)) for load in suitable)
     short = min(lacking, key=lambda names: (len(names), -lacking[names], names))
     details = "; ".join(_detail(name, suitable, request) for name in short)
@@ -38,6 +55,7 @@ def _error(request: PlacementRequest, resource: str, detail: str) -> NoCapacity:
 
 _CURES = {
     "nodes": "Add nodes, or look why the ones there are drain or do not report.",
+    "snapshot": "Wait for a node that has it, or create a new sandbox.",
     "driver": "Ask for a driver that the nodes have, or add nodes with this one.",
     "spread": "Allow more sandboxes of that key on one node, or add nodes.",
 }
