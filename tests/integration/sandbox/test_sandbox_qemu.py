@@ -20,9 +20,11 @@ from journeyman.sandbox.node.driver import Limits, MachineSpec
 from journeyman.sandbox.node.qemu import QemuDriver
 from journeyman.sandbox.node.qemu_disk import MAX_LAYERS
 from journeyman.sandbox.node.qemu_jail import jail_uid
+from journeyman.sandbox.node.qemu_machine import QemuMachine
+from journeyman.sandbox.node.qemu_state import completed, expect_end
 from journeyman.sandbox.node.rootfs import install_agent, require_rootfs
 from journeyman.sandbox.service.launch import running_service
-from journeyman.types import Environment, SandboxGone
+from journeyman.types import Environment, SandboxError, SandboxGone
 
 NAMESPACES = ("mnt", "net", "pid", "ipc", "uts")
 
@@ -63,6 +65,10 @@ def text(path: str) -> str:
 
 def names(path: str | Path) -> set[str]:
     return {entry.name for entry in Path(path).iterdir()}
+
+
+def children_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text() if lives(pid) else ""
 
 
 def lives(pid: int) -> bool:
@@ -239,6 +245,32 @@ def test_a_machine_that_dies_is_named_not_replaced(machines: Machines) -> None:
                 await call
 
     machines.run(check)
+
+
+def test_qemu_starts_no_program_even_when_its_monitor_asks_for_one(tmp_path: Path) -> None:
+    async def check() -> None:
+        driver = QemuDriver()
+        await driver.probe()
+        rootfs = require_rootfs()
+        spec = MachineSpec(
+            f"no-program-{os.getpid()}",
+            *(tmp_path, rootfs, install_agent(rootfs, build_agent()), Limits()),
+        )
+        machine = await driver.boot(spec)
+        assert isinstance(machine, QemuMachine)
+        try:
+            before = names(tmp_path / "machine" / "disk")
+            failed = expect_end(machine.monitor)
+            with pytest.raises(SandboxError):
+                await machine.monitor.execute("migrate", uri="exec:cat >/ram/written")
+                await completed(failed, "start a program")
+            assert names(tmp_path / "machine" / "disk") == before
+            assert children_of(machine.pid) == ""
+        finally:
+            driver.kill(machine)
+            await driver.collect([spec])
+
+    asyncio.run(check())
 
 
 def test_a_machine_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ async def digest_of_holder(sandbox: RemoteSandbox) -> bytes:
 
 
 async def identity(sandbox: RemoteSandbox) -> dict[str, Any]:
-    result = await sandbox.exec(["python3", "-c", _IDENTITY])
+    result = await sandbox.exec(["python3", "-I", "-S", "-c", _IDENTITY])
     equal((result.exit_code, result.stderr), (0, b""))
     found: dict[str, Any] = json.loads(result.stdout)
     return found

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from journeyman.config.home import home_dir
 from journeyman.sandbox.node.probe import choose_driver
+from journeyman.sandbox.node.qemu_command import KVM_CPU
 from journeyman.sandbox.node.qemu_kernel import find_kernel
 from journeyman.sandbox.node.rootfs import rootfs_path
 from journeyman.types.failure import JourneymanError
@@ -155,7 +156,8 @@ def _boot_kernel(kernel: Path) -> None:
     """Wait for the kernel's first line on the serial port."""
     process = subprocess.Popen(
         (
-            *(_QEMU, "-M", "pc", "-accel", "kvm", "-m", "256", "-display", "none"),
+            *(_QEMU, "-M", "pc", "-accel", "kvm", "-cpu", KVM_CPU),
+            *("-m", "256", "-display", "none"),
             *("-nodefaults", "-no-reboot", "-serial", "stdio", "-kernel", str(kernel)),
             *("-append", "console=ttyS0 earlyprintk=serial panic=-1"),
         ),

@@ -20,6 +20,7 @@ _MACHINE_TYPE = "pc-i440fx-9.1"
 _CODE_MB = 256
 """At most, of translated code: with less, a run of Python translates everything several times.
 Only what is used takes memory."""
+KVM_CPU = "host,migratable=on"
 _EMULATED_CPU = "qemu64,-svm,+ssse3,+sse4.1,+sse4.2,+popcnt"
 """x86-64-v2, which is what binary Python packages ask for. Wider vectors cost every switch."""
 _KERNEL_OPTIONS = (
@@ -74,7 +75,7 @@ def _accelerator(kvm: int | None) -> list[str]:
         # The device is opened outside the jail, whose user may not.
         return [
             *("-add-fd", f"fd={kvm},set=1"),
-            *("-accel", "kvm,device=/dev/fdset/1", "-cpu", "host,migratable=on"),
+            *("-accel", "kvm,device=/dev/fdset/1", "-cpu", KVM_CPU),
         ]
     return ["-accel", f"tcg,thread=multi,tb-size={_CODE_MB}", "-cpu", _EMULATED_CPU]
 
